@@ -1,0 +1,242 @@
+"""One or two tokenized texts -> [CLS] .. [SEP] rows, flat and vectorised, with the way back to characters.
+
+The rows are those of google-research/bert (`run_classifier.py`: `convert_single_example`, `_truncate_seq_pair`):
+``[CLS] first [SEP]`` or ``[CLS] first [SEP] second [SEP]``, token types 0 and 1. Nothing is cut unless the row is
+too long, and what was cut is counted in `Windows.dropped`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from keras_bert_lab.errors import UserError
+
+TRUNCATIONS = ("longest_first", "only_second", "error")
+
+
+def spread(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The positions ``begins[r] .. begins[r] + lengths[r] - 1`` of every row r, one after the other: int64 [sum]."""
+    splits = np.concatenate([[0], np.cumsum(lengths)])
+    return np.arange(splits[-1]) + np.repeat(np.asarray(begins) - splits[:-1], lengths)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Many tokenized texts, flat: row r is ``[splits[r]:splits[r + 1]]`` of the other arrays.
+
+    Attributes:
+        ids: int32 [n], vocabulary ids.
+        starts, ends: int32 [n], character offsets (code points) into the text that the user gave; the piece is
+            spelled ``text[start:end]`` there.
+        splits: int64 [rows + 1].
+
+    Example:
+        >>> import numpy as np
+        >>> p = Pieces(np.array([7, 8, 9]), np.array([0, 3, 0]), np.array([2, 5, 4]), np.array([0, 2, 3]))
+        >>> len(p), p[0][0].tolist()
+        (2, [7, 8])
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    splits: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.splits) - 1
+
+    def __getitem__(self, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(ids, starts, ends) of one row."""
+        row = range(len(self))[row]  # IndexError ends iteration; negative rows count from the end
+        part = slice(self.splits[row], self.splits[row + 1])
+        return self.ids[part], self.starts[part], self.ends[part]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [rows]."""
+        return np.diff(self.splits)
+
+    def take(self, rows: Sequence[int] | np.ndarray) -> Pieces:
+        """The given rows, in the given order."""
+        rows = np.asarray(rows, np.int64)
+        lengths = self.lengths[rows]
+        at = spread(self.splits[:-1][rows], lengths)
+        return Pieces(self.ids[at], self.starts[at], self.ends[at], _splits(lengths))
+
+    @staticmethod
+    def concat(parts: Iterable[Pieces]) -> Pieces:
+        """All rows of all parts, in order."""
+        parts = list(parts)
+        lengths = np.concatenate([np.zeros(0, np.int64)] + [p.lengths for p in parts])
+        return Pieces(
+            *(_join([getattr(p, k) for p in parts]) for k in ("ids", "starts", "ends")), _splits(lengths)
+        )
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Rows ready for the model, flat and without padding: row r is ``[splits[r]:splits[r + 1]]``.
+
+    Attributes:
+        input_ids, token_type_ids: int32 [n].
+        starts, ends: int32 [n], character offsets into the first text where token type is 0, into the second where
+            it is 1; -1 at [CLS] and [SEP].
+        splits: int64 [rows + 1].
+        example: int32 [rows], index of the example that the row comes from.
+        dropped: int32 [rows], number of pieces that were cut off.
+        pad_id: the id that `pad` fills with.
+    """
+
+    input_ids: np.ndarray
+    token_type_ids: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    splits: np.ndarray
+    example: np.ndarray
+    dropped: np.ndarray
+    pad_id: int = 0
+
+    def __len__(self) -> int:
+        return len(self.splits) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [rows], [CLS] and [SEP] included."""
+        return np.diff(self.splits)
+
+    def take(self, rows: Sequence[int] | np.ndarray) -> Windows:
+        """The given rows, in the given order; `example` keeps its values."""
+        rows = np.asarray(rows, np.int64)
+        lengths = self.lengths[rows]
+        at = spread(self.splits[:-1][rows], lengths)
+        flat = (getattr(self, k)[at] for k in ("input_ids", "token_type_ids", "starts", "ends"))
+        return Windows(*flat, _splits(lengths), self.example[rows], self.dropped[rows], self.pad_id)
+
+    def pad(
+        self, rows: Sequence[int] | np.ndarray | None = None, length: int | None = None, multiple: int = 1
+    ) -> dict[str, np.ndarray]:
+        """The given rows (all by default) as a dense batch.
+
+        Args:
+            rows: row numbers, in the wanted order.
+            length: of the padded rows; default the longest row's.
+            multiple: the length is rounded up to a multiple of this.
+
+        Returns:
+            ``{"input_ids", "attention_mask", "token_type_ids"}``, each int32 [len(rows), length].
+
+        Raises:
+            UserError: a row is longer than `length`.
+        """
+        rows = np.arange(len(self)) if rows is None else np.asarray(rows, np.int64)
+        lengths = self.lengths[rows]
+        longest = int(lengths.max(initial=0))
+        length = longest if length is None else length
+        if longest > length:
+            where = rows[int(lengths.argmax())]
+            raise UserError(
+                f"row {where}", f"has {longest} pieces, padded to {length}", "truncate it or pad to more"
+            )
+        length = -(-length // multiple) * multiple
+        mask = np.arange(length) < lengths[:, None]
+        at = spread(self.splits[:-1][rows], lengths)
+        ids = np.full(mask.shape, self.pad_id, np.int32)
+        types = np.zeros(mask.shape, np.int32)
+        ids[mask], types[mask] = self.input_ids[at], self.token_type_ids[at]
+        return {"input_ids": ids, "attention_mask": mask.astype(np.int32), "token_type_ids": types}
+
+
+def pack(
+    first: Pieces,
+    second: Pieces | None = None,
+    *,
+    cls_id: int,
+    sep_id: int,
+    pad_id: int = 0,
+    max_length: int,
+    truncation: str = "longest_first",
+) -> Windows:
+    """``[CLS] first [SEP]`` or ``[CLS] first [SEP] second [SEP]`` of every row, cut to `max_length`.
+
+    Args:
+        first, second: as many rows each; `second` None for single texts.
+        cls_id, sep_id, pad_id: vocabulary ids.
+        max_length: pieces a row at most, [CLS] and [SEP] included.
+        truncation: what gives way in a row that is too long. ``"longest_first"``: the longer of the two texts
+            loses its last piece (the second if both are equally long) until the row fits, as the original's
+            `_truncate_seq_pair`. ``"only_second"``: the second text; only if the first alone is too long, the second
+            vanishes and the first is cut too. A single text loses its end either way. ``"error"``: nothing.
+
+    Returns:
+        Windows, one a row; `dropped` says how many pieces each row lost.
+
+    Raises:
+        UserError: unknown truncation, no room for any piece, row counts differ, or a row too long under "error".
+
+    Example:
+        >>> import numpy as np
+        >>> p = Pieces(*(np.arange(5, 9, dtype="int32"),) * 3, splits=np.array([0, 4]))
+        >>> w = pack(p, cls_id=2, sep_id=3, max_length=5)
+        >>> w.input_ids.tolist(), w.dropped.tolist()
+        ([2, 5, 6, 7, 3], [1])
+    """
+    room = room_for(max_length, pair=second is not None, truncation=truncation)
+    a = first.lengths
+    b = np.zeros_like(a) if second is None else second.lengths
+    if len(a) != len(b):
+        raise UserError("pairs of texts", f"{len(a)} first texts but {len(b)} second ones")
+    if truncation == "error" and (a + b > room).any():
+        row = int((a + b > room).argmax())
+        raise UserError(
+            f"row {row}",
+            f"has {a[row] + b[row]} pieces, there is room for {room} in max_length {max_length}",
+            'shorten it, raise max_length, or ask for truncation="longest_first"',
+        )
+    if second is None:
+        keep_a, keep_b = np.minimum(a, room), b
+    elif truncation == "only_second":
+        keep_a = np.minimum(a, room)
+        keep_b = np.minimum(b, room - keep_a)
+    else:  # where the loop of _truncate_seq_pair ends
+        keep_a = np.minimum(a, np.maximum(room - b, room - room // 2))
+        keep_b = np.minimum(b, np.maximum(room - a, room // 2))
+
+    single = second is None
+    lengths = keep_a + 2 + (0 if single else keep_b + 1)
+    splits = _splits(lengths)
+    ids = np.full(splits[-1], sep_id, np.int32)
+    starts, ends = np.full_like(ids, -1), np.full_like(ids, -1)
+    types = np.zeros_like(ids)
+    ids[splits[:-1]] = cls_id
+    parts = [(first, keep_a, splits[:-1] + 1)]
+    if second is not None:
+        parts.append((second, keep_b, splits[:-1] + keep_a + 2))
+        types[spread(splits[:-1] + keep_a + 2, keep_b + 1)] = 1
+    for pieces, keep, begins in parts:
+        to, at = spread(begins, keep), spread(pieces.splits[:-1], keep)
+        ids[to], starts[to], ends[to] = pieces.ids[at], pieces.starts[at], pieces.ends[at]
+    dropped = (a + b - keep_a - keep_b).astype(np.int32)
+    return Windows(ids, types, starts, ends, splits, np.arange(len(a), dtype=np.int32), dropped, pad_id)
+
+
+def room_for(max_length: int, *, pair: bool, truncation: str) -> int:
+    """How many pieces of text fit into `max_length`; UserError if the request makes no sense."""
+    if truncation not in TRUNCATIONS:
+        raise UserError(f"truncation={truncation!r}", "unknown", "use one of " + ", ".join(TRUNCATIONS))
+    room = max_length - (3 if pair else 2)
+    if room < 1:
+        raise UserError(
+            f"max_length={max_length}", "leaves no room for text between [CLS] and [SEP]", "raise it"
+        )
+    return room
+
+
+def _splits(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _join(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.zeros(0, np.int32), *arrays]).astype(np.int32, copy=False)
