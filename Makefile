@@ -45,9 +45,8 @@ types: $(VENV)/with-types  ## mypy, on an installed copy
 	$(PIP) install --quiet --no-deps --target $(VENV)/copy .
 	cd $(VENV)/copy && MYPYPATH=. ../bin/python -m mypy --config-file ../../pyproject.toml -p keras_bert_lab
 
-wheel:  ## dist/*.whl
+wheel: | $(BIN)/python  ## dist/*.whl
 	rm -rf build dist
-	$(PYTHON) -m venv $(VENV)
 	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
 
 # torch and its peers live in an environment of their own, so that `make test` proves that we need none of them.
