@@ -1,0 +1,341 @@
+"""Data files: rows of a TSV, CSV or JSONL file, streamed, with the line of every row for messages.
+
+What is said here once, for every head that reads tables:
+
+* The form follows the file's name: ``.tsv .tab .txt`` are TSV, ``.csv`` is CSV, ``.jsonl .ndjson .json`` hold one
+  JSON object a line. Any other name needs the option ``format``.
+* TSV is not quoted: a ``"`` is a character like any other (as in the GLUE files, where quotes do not balance).
+  CSV is quoted as in RFC 4180: a cell in ``"`` may hold the delimiter and line ends, ``""`` stands for one ``"``.
+  The option ``quoted`` says otherwise. A cell that is quoted wrongly is an error, not a guess.
+* A byte-order mark and CRLF line ends are not part of the data. Blank lines at the end of the file are no rows;
+  a blank line elsewhere is a row with one empty cell (in JSONL: no row).
+* Every row has as many cells as the first one; rows that have not are an error that lists their lines.
+* Nothing but one row (and one quoted cell, at most 16 M characters) is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import difflib
+import io
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from .errors import UserError
+
+FORMATS = {
+    ".tsv": "tsv", ".tab": "tsv", ".txt": "tsv", ".csv": "csv",
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
+}  # fmt: skip
+LARGEST_CELL = 1 << 24
+LISTED = 10  # so many bad rows are listed before reading stops
+
+
+class Table:
+    """A data file, opened anew by each iteration.
+
+    Args:
+        path: the file.
+        header: True if the first row of a TSV or CSV file names the columns. Ignored for JSONL.
+        format: "tsv", "csv" or "jsonl"; None: by the file's name.
+        delimiter: one character between cells; None: TAB for TSV, comma for CSV.
+        quoted: True if cells may stand in double quotes; None: only in CSV.
+        encoding: a Python codec name. "utf-8" accepts a byte-order mark.
+
+    Attributes:
+        names: the columns' names (TSV and CSV with a header; in JSONL the first object's keys), or None.
+        width: number of cells of a row, or None for JSONL and for a file without any row.
+
+    Iterating gives ``(line, row)``: the 1-based line of the file where the row begins, and a list of str cells, or
+    the object (dict) of a JSONL line.
+
+    Raises:
+        UserError: no such file, unknown form, wrong encoding (with the byte's position), a row with another number
+            of cells than the first, bad quoting, a line that is not a JSON object.
+
+    Example:
+        >>> table = Table("reviews.tsv", header=True)  # doctest: +SKIP
+        >>> key = table.find("text", "text_column")  # doctest: +SKIP
+        >>> [row[key] for line, row in table]  # doctest: +SKIP
+        ['a fine film', 'dull']
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        header: bool = True,
+        format: str | None = None,
+        delimiter: str | None = None,
+        quoted: bool | None = None,
+        encoding: str = "utf-8",
+    ) -> None:
+        self.path = Path(path)
+        self.format = format or FORMATS.get(self.path.suffix.lower())
+        if self.format not in ("tsv", "csv", "jsonl"):
+            seen = f"format {format!r}" if format else f"a file name that ends in {self.path.suffix!r}"
+            raise UserError(self.path, f"{seen} says nothing known", "set format to tsv, csv or jsonl")
+        if not self.path.is_file():
+            what = "is a directory" if self.path.is_dir() else "does not exist"
+            raise UserError(self.path, what, "name a TSV, CSV or JSONL file")
+        self.delimiter = delimiter or {"tsv": "\t", "csv": ","}.get(self.format, "")
+        if self.format != "jsonl" and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+            raise UserError("delimiter", f"{delimiter!r} is not one character", "for example ';' or '\\t'")
+        self.quoted = self.format == "csv" if quoted is None else quoted
+        try:
+            name = codecs.lookup(encoding).name
+        except LookupError:
+            raise UserError(
+                "encoding", f"Python knows no {encoding!r}", "for example utf-8, latin-1, gb18030"
+            ) from None
+        self.encoding = "utf-8-sig" if name == "utf-8" else name  # strips a byte-order mark if there is one
+        self.header = header and self.format != "jsonl"
+        first = next(self._records(), None)
+        row = None if first is None else first[1]
+        self.width = len(row) if isinstance(row, list) else None
+        self.first = row
+        self.names: tuple[str, ...] | None = None
+        if isinstance(row, dict):
+            self.names = tuple(row)
+        elif self.header and row is not None:
+            self.names = tuple(cell.strip() for cell in row)
+        if isinstance(row, list) and not self.quoted and any("\r" in cell for cell in row):
+            raise UserError(self.path, "lines end with CR alone", "save the file with LF or CRLF line ends")
+
+    def __iter__(self) -> Iterator[tuple[int, list[str] | dict[str, Any]]]:
+        records = self._records()
+        if self.header and next(records, None) is None:
+            raise UserError(self.path, "is empty, it has no header row", "name the columns in the first row")
+        for record in records:
+            if self.width is not None and len(record[1]) != self.width:
+                self._refuse_width(record, records)
+            yield record
+
+    def _refuse_width(self, record, records) -> None:
+        bad = [record]
+        for _, other in zip(range(100_000), records, strict=False):
+            if len(other[1]) != self.width:
+                bad.append(other)
+                if len(bad) == LISTED:
+                    break
+        lines = ", ".join(f"line {line} has {len(row)}" for line, row in bad)
+        remedy = (
+            "mend those rows; if a double quote is an ordinary character in this file, set quoted to false"
+            if self.quoted
+            else f"mend those rows (a {self.delimiter!r} inside a text?); if cells stand in quotes, set quoted to true"
+        )
+        raise UserError(self.path, f"the first row has {self.width} cells, but {lines}", remedy)
+
+    def find(self, column: str | int, option: str, required: bool = True) -> str | int | None:
+        """The key of a column: ``row[key]`` (JSONL: ``row.get(key)``) is its cell. None if absent and not required.
+
+        Args:
+            column: a name from the header (or a key of the JSONL objects), or a number counted from 0.
+            option: the option that named the column, for the message.
+            required: False: give None for a column that is not there.
+        """
+        if self.format == "jsonl":
+            if isinstance(column, int):
+                raise UserError(self.path, f"{option} is {column}, but JSONL has no numbered columns",
+                                f"name a key: {self._seen()}")  # fmt: skip
+            if self.names is None or column in self.names or not required:
+                return column  # later objects may have keys that the first has not
+            raise self._absent(column, option)
+        if isinstance(column, int):
+            if self.width is None or 0 <= column < self.width:
+                return column
+            if not required and column >= 0:
+                return None
+            raise self._absent(column, option)
+        if self.names is None:
+            if self.first is None:
+                raise UserError(
+                    self.path, "is empty, it has no header row", "name the columns in the first row"
+                )
+            raise UserError(option, f"is the name {column!r}, but header is false",
+                            "give column numbers (from 0), or set header to true")  # fmt: skip
+        places = [i for i, name in enumerate(self.names) if name == column]
+        if len(places) == 1:
+            return places[0]
+        if places:
+            raise UserError(self.path, f"columns {places} (from 0) are all named {column!r}",
+                            f"rename them or give {option} as a number together with header=true")  # fmt: skip
+        if required:
+            raise self._absent(column, option)
+        return None
+
+    def _absent(self, column: str | int, option: str) -> UserError:
+        near = difflib.get_close_matches(str(column), self.names or (), n=1)
+        hint = f"set {option} to one of these" + (f" (did you mean {near[0]!r}?)" if near else "")
+        if self.header:
+            hint += (
+                "; if this first row is data and not a header, give column numbers (from 0) and header=false"
+            )
+        return UserError(self.path, f"has no column {column!r}; it has {self._seen()}", hint)
+
+    def _seen(self) -> str:
+        """The columns as this file shows them, short enough for one line of a message."""
+        cells = self.names if self.names is not None else self.first if isinstance(self.first, list) else ()
+        shown = [c if len(c) <= 40 else c[:37] + "..." for c in cells[:20]]
+        more = f" and {len(cells) - 20} more" if len(cells) > 20 else ""
+        if self.names is None:
+            return ", ".join(f"{i}: {c!r}" for i, c in enumerate(shown)) + more
+        return ", ".join(repr(c) for c in shown) + more
+
+    def fields(self, row: list[str] | dict[str, Any]) -> dict[Any, Any]:
+        """The raw row by column name (without a header: by number; a repeated name gets its number appended)."""
+        if isinstance(row, dict):
+            return row
+        if self.names is None:
+            return dict(enumerate(row))
+        if len(set(self.names)) == len(self.names):
+            return dict(zip(self.names, row, strict=True))
+        names = [n if self.names.count(n) == 1 else f"{n} ({i})" for i, n in enumerate(self.names)]
+        return dict(zip(names, row, strict=True))
+
+    def _records(self) -> Iterator[tuple[int, Any]]:
+        """All rows, a header included."""
+        try:
+            # newline="": the csv module and the split below treat line ends themselves; U+2028 is no line end.
+            with open(self.path, encoding=self.encoding, newline="" if self.quoted else "\n") as file:
+                if self.format == "jsonl":
+                    yield from self._objects(file)
+                elif self.quoted:
+                    yield from _rows(self._quoted(file))
+                else:
+                    yield from _rows(self._plain(file))
+        except UnicodeDecodeError:
+            raise _where_undecodable(self.path, self.encoding) from None
+        except UnicodeError as error:  # UTF-16 without its mark, for example
+            raise UserError(
+                self.path, f"is not {self.encoding}: {error}", "set encoding to the file's own"
+            ) from None
+
+    def _plain(self, file: io.TextIOBase) -> Iterator[tuple[int, list[str]]]:
+        delimiter = self.delimiter
+        for number, line in enumerate(file, 1):
+            yield number, line.rstrip("\r\n").split(delimiter)
+
+    def _quoted(self, file: io.TextIOBase) -> Iterator[tuple[int, list[str]]]:
+        if csv.field_size_limit() < LARGEST_CELL:
+            csv.field_size_limit(
+                LARGEST_CELL
+            )  # the module's own limit, 131072, is shorter than real documents
+        reader = csv.reader(file, delimiter=self.delimiter, strict=True)
+        begins = 1
+        while True:
+            try:
+                row = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                raise UserError(f"{self.path}:{begins}", f"the row that begins here is quoted wrongly ({error})",
+                                "mend it; if a double quote is an ordinary character in this file, set quoted to false",
+                                ) from None  # fmt: skip
+            yield begins, row or [""]
+            begins = reader.line_num + 1
+
+    def _objects(self, file: io.TextIOBase) -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise UserError(f"{self.path}:{number}", f"is not JSON: {error.msg} at character {error.pos}",
+                                "write one JSON object a line") from None  # fmt: skip
+            if not isinstance(row, dict):
+                raise UserError(f"{self.path}:{number}", f"holds a JSON {type(row).__name__}, not an object",
+                                "write one JSON object a line")  # fmt: skip
+            yield number, row
+
+
+def _rows(records: Iterable[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
+    """The records without the blank ones at the end."""
+    held: list[tuple[int, list[str]]] = []
+    for record in records:
+        if len(record[1]) == 1 and not record[1][0].strip():
+            held.append(record)
+            continue
+        if held:
+            yield from held
+            held = []
+        yield record
+
+
+def _where_undecodable(path: Path, encoding: str) -> UserError:
+    """Finds the first byte that is not in the encoding, reading in pieces."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    read, lines = 0, 1
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 16):
+            pending = decoder.getstate()[0]
+            try:
+                decoder.decode(piece)
+            except UnicodeDecodeError as error:
+                at = read - len(pending) + error.start
+                lines += piece[: max(0, at - read)].count(b"\n")
+                byte = (pending + piece)[error.start]
+                break
+            read += len(piece)
+            lines += piece.count(b"\n")
+        else:
+            at, byte = read, None
+    with open(path, "rb") as file:
+        mark = file.read(2)
+    guess = "utf-16" if mark in (b"\xff\xfe", b"\xfe\xff") else "latin-1, cp1252 or gb18030"
+    evidence = f"byte {at} (line {lines})" + (
+        " ends the file inside a character" if byte is None else f", 0x{byte:02x},"
+    )
+    if byte is not None:
+        evidence += f" is not {encoding.removesuffix('-sig')}"
+    return UserError(path, evidence, f"set the option encoding to the file's own, for example {guess}")
+
+
+def blank(value: object) -> bool:
+    """True for what counts as missing: None, the float NaN, "nan" or "NaN" alone, and text of white space only."""
+    if value is None or (isinstance(value, float) and value != value):
+        return True
+    return isinstance(value, str) and (not value.strip() or value.strip() in ("nan", "NaN"))
+
+
+def label_name(value: object) -> str | None:
+    """A label as a string: stripped; integers and integral floats agree; None if missing.
+
+    ``"1"``, ``" 1"``, ``1``, ``1.0`` and ``"1.0"`` are all ``"1"``; JSON's true is ``"true"``.
+
+    Example:
+        >>> [label_name(x) for x in (" pos ", 1, 1.0, "1.0", "2.50", True, "", None)]
+        ['pos', '1', '1', '1', '2.50', 'true', None, None]
+    """
+    if hasattr(value, "item") and not isinstance(value, (str, bytes)):
+        value = value.item()  # a NumPy scalar
+    if blank(value):
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    text = str(value).strip()
+    whole, point, zeros = text.partition(".")
+    digits = whole[1:] if whole[:1] == "-" else whole
+    if point and digits.isascii() and digits.isdigit() and not zeros.strip("0"):
+        return str(int(whole))
+    return text
+
+
+def label_order(labels: Iterable[str]) -> tuple[str, ...]:
+    """The labels once each, in an order that depends on nothing but them: by value if all are integers, else by text.
+
+    Example:
+        >>> label_order(["10", "9", "9"]), label_order(["b", "10", "a"])
+        (('9', '10'), ('10', 'a', 'b'))
+    """
+    names = set(labels)
+    try:
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    except ValueError:
+        return tuple(sorted(names))
