@@ -1,0 +1,784 @@
+"""BERT's network: ``encoder(config)`` is a functional ``keras.Model`` that computes what google-research/bert does.
+
+Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers", section 3; ``modeling.py`` of
+google-research/bert is the reference for every number. Variable paths are its names without ``bert/``.
+
+Shapes are written B (batch), L (length), H (hidden), N (B*L), h (heads), d (width of a head), F (intermediate),
+V (vocabulary).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from .config import GATED, BertConfig
+from .errors import UserError
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+# Added to the scores of positions that are not attended to, in float32 and as the original does. It is far below
+# every score of a sane model, inside the range of float16, and a row of nothing else keeps a finite softmax.
+MASKED = -10000.0
+_register = keras.saving.register_keras_serializable(package="keras_bert_lab")
+
+
+# ------------------------------------------------------------------------------------------------ elementwise
+
+
+def activation(name: str, x: tf.Tensor) -> tf.Tensor:
+    """The activation called ``name`` in ``BertConfig.hidden_act``; of gated ones, the function inside the gate."""
+    return _ACTIVATIONS[name](x)
+
+
+def _gelu(x):
+    # keras' exact gelu lowers to Erfc, which tf2onnx does not know
+    return 0.5 * x * (1.0 + tf.math.erf(x * np.sqrt(0.5).astype("float32")))
+
+
+def _gelu_new(x):
+    return tf.nn.gelu(x, approximate=True)
+
+
+def _silu(x):
+    return x * tf.sigmoid(x)
+
+
+_ACTIVATIONS = {
+    "gelu": _gelu,
+    "gelu_new": _gelu_new,
+    "relu": tf.nn.relu,
+    "tanh": tf.tanh,
+    "linear": tf.identity,
+    "silu": _silu,
+    "swiglu": _silu,
+    "geglu": _gelu,
+}
+
+
+def _layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
+    """Ba et al. 2016, eq. 4, over the last axis, in float32: 1e-12 is 0 in float16."""
+    wide = tf.cast(x, "float32")
+    mean, variance = tf.nn.moments(wide, axes=[-1], keepdims=True)
+    return tf.cast(tf.nn.batch_normalization(wide, mean, variance, beta, gamma, epsilon), x.dtype)
+
+
+def _dropout(x: tf.Tensor, rate: float, noise: tf.Tensor | None, site: int) -> tf.Tensor:
+    """Zeroes entries with probability ``rate``; ``noise`` [2] and ``site`` decide which, so that a layer that is
+    computed again (RematScope) drops the same ones."""
+    if noise is None or rate == 0:
+        return x
+    seed = noise + tf.constant([site, 0], noise.dtype)
+    keep = tf.random.stateless_uniform(tf.shape(x), seed) >= rate
+    return tf.where(keep, x * (1.0 / (1.0 - rate)), tf.zeros([], x.dtype))
+
+
+def _sinusoids(positions: int, width: int) -> np.ndarray:
+    """Vaswani et al. 2017, section 3.5: sin at even, cos at odd channels; float32 [positions, width]."""
+    channel = np.arange(width)
+    angle = np.arange(positions)[:, None] / 10000.0 ** ((channel - channel % 2) / width)
+    return np.where(channel % 2, np.cos(angle), np.sin(angle)).astype("float32")
+
+
+def _rotate(x: tf.Tensor, cosine: tf.Tensor, sine: tf.Tensor) -> tf.Tensor:
+    """Su et al. 2021, eq. 34: turns channels (2i, 2i+1) of x [B, h, L, d] by their position times theta_i."""
+    even, odd = x[..., 0::2], x[..., 1::2]
+    turned = tf.stack([even * cosine - odd * sine, odd * cosine + even * sine], axis=-1)
+    return tf.reshape(turned, tf.shape(x))
+
+
+# ----------------------------------------------------------------------------------------------------- layers
+
+
+class _BertLayer(keras.layers.Layer):
+    """A layer whose variables carry the original's names.
+
+    ``scope`` is the part of the path above the layer's own name, which Keras allows no slash in.
+    """
+
+    scope: tuple[str, ...] = ()
+
+    def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config = config if isinstance(config, BertConfig) else BertConfig.from_dict(config, "keras_bert_lab")
+        self._by_path: dict[str, Any] = {}
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "config": self.config.to_dict()}
+
+    def _new(self, path: str, shape: tuple[int, ...], start: str = "normal") -> None:
+        """Makes the variable ``path`` (below the layer's own) and files it in ``_by_path``."""
+        *above, scope, name = (*self.scope, self.name, *path.split("/"))
+        initializer: Any = start
+        if start == "normal":
+            initializer = keras.initializers.TruncatedNormal(stddev=self.config.initializer_range)
+        with keras.name_scope(scope, override_parent="/".join(above)):
+            self._by_path[path] = keras.Variable(
+                keras.initializers.get(initializer),
+                shape=shape,
+                dtype=self.variable_dtype,
+                # Tables and norms stay float32 under mixed precision: casting a table costs more than its rows.
+                autocast=name in ("kernel", "bias"),
+                name=name,
+            )
+
+    def _new_dense(self, site: str, inputs: int, units: int) -> None:
+        self._new(f"{site}/kernel", (inputs, units))
+        self._new(f"{site}/bias", (units,), "zeros")
+
+    def _new_norm(self, site: str) -> None:
+        self._new(f"{site}/gamma", (self.config.hidden_size,), "ones")
+        self._new(f"{site}/beta", (self.config.hidden_size,), "zeros")
+
+    def _product(self, site: str, x: tf.Tensor) -> tf.Tensor:
+        """x [N, in] @ kernel + bias of ``site``: the one door that every dense product goes through."""
+        return tf.nn.bias_add(tf.matmul(x, self._by_path[f"{site}/kernel"]), self._by_path[f"{site}/bias"])
+
+    def _norm(self, site: str, x: tf.Tensor) -> tf.Tensor:
+        gamma, beta = self._by_path[f"{site}/gamma"], self._by_path[f"{site}/beta"]
+        return _layer_norm(x, gamma, beta, self.config.layer_norm_eps)
+
+
+@_register
+class Mask(_BertLayer):
+    """attention_mask int32 [B, L] -> bool [B, L], true where there is a real token."""
+
+    def call(self, attention_mask):
+        return tf.not_equal(attention_mask, 0)
+
+
+@_register
+class Noise(_BertLayer):
+    """One fresh seed a step, [2] integers, for all dropouts of the encoder; zeros when not training.
+
+    The seeds are drawn here, outside the blocks, so that a block computed twice drops the same entries.
+    """
+
+    def __init__(self, config, seed: int | None = None, **kwargs):
+        super().__init__(config, **kwargs)
+        self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def get_config(self):
+        return {**super().get_config(), "seed": self.seed_generator.get_config()["seed"]}
+
+    def compute_output_spec(self, input_ids, training=False):
+        return keras.KerasTensor((2,), dtype=self.seed_generator.state.dtype)
+
+    def call(self, input_ids, training=False):
+        if not training:
+            return tf.zeros([2], self.seed_generator.state.dtype)
+        seed = self.seed_generator.next()
+        replica = tf.distribute.get_replica_context()
+        number = 0 if replica is None else replica.replica_id_in_sync_group
+        return seed + tf.stack([tf.cast(number, seed.dtype) * 1_000_003, 0])
+
+
+@_register
+class Embeddings(_BertLayer):
+    """Token + segment + position, norm, dropout; and, called with ``unembed=True``, the way back.
+
+    input_ids int [B, L], token_type_ids int [B, L] -> [B, L, H]; or hidden [..., H] -> hidden @ table^T [..., V].
+    One layer for both, because the table is one variable.
+    """
+
+    def build(self, input_shape=None):
+        config = self.config
+        self._new("word_embeddings", (config.vocab_size, config.hidden_size))
+        self._new("token_type_embeddings", (config.type_vocab_size, config.hidden_size))
+        if config.position_embedding == "learned":
+            self._new("position_embeddings", (config.max_position_embeddings, config.hidden_size))
+        self._new_norm("LayerNorm")
+
+    def compute_output_spec(self, inputs, token_type_ids=None, noise=None, training=False, unembed=False):
+        width = self.config.vocab_size if unembed else self.config.hidden_size
+        shape = (*inputs.shape[:-1], width) if unembed else (*inputs.shape, width)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def call(self, inputs, token_type_ids=None, noise=None, training=False, unembed=False):
+        return self._unembed(inputs) if unembed else self._embed(inputs, token_type_ids, noise if training else None)
+
+    def _embed(self, ids, types, noise):
+        config = self.config
+        length = tf.shape(ids)[1]
+        table = self._by_path["token_type_embeddings"]
+        x = tf.gather(self._by_path["word_embeddings"].value, ids)  # float32 [B, L, H]
+        # As in the original: a product with one-hot rows is quicker than a gather's gradient for so small a table.
+        x += tf.reshape(
+            tf.matmul(tf.one_hot(tf.reshape(types, [-1]), config.type_vocab_size, dtype=x.dtype), table), tf.shape(x)
+        )
+        if config.position_embedding == "learned":
+            x += self._by_path["position_embeddings"].value[:length]
+        elif config.position_embedding == "sinusoidal":
+            x += tf.constant(_sinusoids(config.max_position_embeddings, config.hidden_size))[:length]
+        x = tf.cast(self._norm("LayerNorm", x), self.compute_dtype)
+        return _dropout(x, config.hidden_dropout_prob, noise, 0)
+
+    def _unembed(self, hidden):
+        flat = tf.reshape(hidden, [-1, self.config.hidden_size])
+        table = tf.cast(self._by_path["word_embeddings"].value, hidden.dtype)
+        logits = tf.matmul(flat, table, transpose_b=True)
+        return tf.reshape(logits, tf.concat([tf.shape(hidden)[:-1], [self.config.vocab_size]], 0))
+
+
+@_register
+class Block(_BertLayer):
+    """One transformer layer (Vaswani et al. 2017, section 3; BERT: norms after the residual sums).
+
+    hidden [B, L, H], mask bool [B, L], noise int [2] -> hidden [B, L, H], or (hidden, probabilities float32
+    [B, h, L, L]) with ``attention_probs``.
+
+    Sites, the places that an adapter may hang from: each dense product (``attention/self/query|key|value``,
+    ``attention/output/dense``, ``intermediate/dense``, ``output/dense``) goes through ``_product(site, x)``.
+    """
+
+    scope = ("encoder",)
+
+    def __init__(self, config, layer: int, attention_probs: bool = False, **kwargs):
+        super().__init__(config, **kwargs)
+        self.layer, self.attention_probs = layer, attention_probs
+
+    def get_config(self):
+        return {**super().get_config(), "layer": self.layer, "attention_probs": self.attention_probs}
+
+    def build(self, input_shape=None):
+        config = self.config
+        inner = config.heads_of(self.layer) * config.head_size
+        for name in ("query", "key", "value"):
+            self._new_dense(f"attention/self/{name}", config.hidden_size, inner)
+        self._new_dense("attention/output/dense", inner, config.hidden_size)
+        self._new_norm("attention/output/LayerNorm")
+        if config.hidden_act in GATED:
+            self._new_dense("intermediate/gate", config.hidden_size, config.intermediate_size)
+        self._new_dense("intermediate/dense", config.hidden_size, config.intermediate_size)
+        self._new_dense("output/dense", config.intermediate_size, config.hidden_size)
+        self._new_norm("output/LayerNorm")
+
+    def compute_output_spec(self, hidden, mask, noise=None, training=False):
+        output = keras.KerasTensor(hidden.shape, dtype=self.compute_dtype)
+        if not self.attention_probs:
+            return output
+        batch, length, _ = hidden.shape
+        shape = (batch, self.config.heads_of(self.layer), length, length)
+        return output, keras.KerasTensor(shape, dtype="float32")
+
+    def call(self, hidden, mask, noise=None, training=False):
+        config = self.config
+        pre = config.norm_position == "pre"
+        noise = noise if training else None
+        site = 1 + 3 * self.layer
+        shape = tf.shape(hidden)
+        x = tf.reshape(hidden, [-1, config.hidden_size])  # [N, H]: two axes keep the matrix products fusable
+
+        inner = self._norm("attention/output/LayerNorm", x) if pre else x
+        context, probs = self._attend(inner, shape[0], shape[1], mask, noise, site)
+        x += _dropout(self._product("attention/output/dense", context), config.hidden_dropout_prob, noise, site + 1)
+        if not pre:
+            x = self._norm("attention/output/LayerNorm", x)
+
+        inner = self._norm("output/LayerNorm", x) if pre else x
+        x += _dropout(self._feed_forward(inner), config.hidden_dropout_prob, noise, site + 2)
+        if not pre:
+            x = self._norm("output/LayerNorm", x)
+        x = tf.reshape(x, shape)
+        return (x, probs) if self.attention_probs else x
+
+    def _attend(self, x, batch, length, mask, noise, site):
+        """x [N, H] -> context [N, h*d], probabilities float32 [B, h, L, L]. Vaswani et al. 2017, eq. 1."""
+        config = self.config
+        heads, width = config.heads_of(self.layer), config.head_size
+
+        def split(name):  # -> [B, h, L, d]
+            y = tf.reshape(self._product(f"attention/self/{name}", x), [batch, length, heads, width])
+            return tf.transpose(y, [0, 2, 1, 3])
+
+        query, key, value = split("query"), split("key"), split("value")
+        if config.position_embedding == "rotary":
+            angle = np.arange(config.max_position_embeddings)[:, None] / 10000.0 ** (np.arange(0, width, 2) / width)
+            cosine = tf.constant(np.cos(angle), x.dtype)[:length]  # [L, d/2]
+            sine = tf.constant(np.sin(angle), x.dtype)[:length]
+            query, key = _rotate(query, cosine, sine), _rotate(key, cosine, sine)
+        # The scale goes to the query: fewer numbers than the scores, and float16 scores stay small.
+        scores = tf.matmul(query * (width**-0.5), key, transpose_b=True)  # [B, h, L, L]
+        bias = (1.0 - tf.cast(mask, "float32"))[:, None, None, :] * MASKED
+        probs = tf.nn.softmax(tf.cast(scores, "float32") + bias)
+        kept = _dropout(tf.cast(probs, x.dtype), config.attention_probs_dropout_prob, noise, site)
+        context = tf.transpose(tf.matmul(kept, value), [0, 2, 1, 3])
+        return tf.reshape(context, [-1, heads * width]), probs
+
+    def _feed_forward(self, x):
+        """x [N, H] -> [N, H]. Gated forms: Shazeer 2020, "GLU Variants", eq. 6, with biases."""
+        config = self.config
+        inner = self._product("intermediate/dense", x)
+        if config.hidden_act in GATED:
+            inner *= activation(config.hidden_act, self._product("intermediate/gate", x))
+        else:
+            inner = activation(config.hidden_act, inner)
+        return self._product("output/dense", inner)
+
+
+@_register
+class Norm(_BertLayer):
+    """The norm after the last layer that ``norm_position="pre"`` needs; [..., H] -> [..., H]."""
+
+    scope = ("encoder",)
+
+    def build(self, input_shape=None):
+        self._new("gamma", (self.config.hidden_size,), "ones")
+        self._new("beta", (self.config.hidden_size,), "zeros")
+
+    def call(self, hidden):
+        return _layer_norm(hidden, self._by_path["gamma"], self._by_path["beta"], self.config.layer_norm_eps)
+
+
+@_register
+class Pooler(_BertLayer):
+    """tanh(W first token + b); [B, L, H] -> [B, H]. ``modeling.py``: "pooler"."""
+
+    def build(self, input_shape=None):
+        self._new_dense("dense", self.config.hidden_size, self.config.hidden_size)
+
+    def call(self, sequence):
+        return tf.tanh(self._product("dense", sequence[:, 0]))
+
+
+@_register
+class Positions(_BertLayer):
+    """sequence [B, L, H] at positions int [B, P] -> [B, P, H]."""
+
+    def call(self, sequence, positions):
+        return tf.gather(sequence, positions, batch_dims=1)
+
+
+@_register
+class Transform(_BertLayer):
+    """Dense, activation, norm before the vocabulary (``run_pretraining.py``, get_masked_lm_output); [..., H]."""
+
+    scope = ("cls", "predictions")
+
+    def build(self, input_shape=None):
+        self._new_dense("dense", self.config.hidden_size, self.config.hidden_size)
+        self._new_norm("LayerNorm")
+
+    def call(self, hidden):
+        x = self._product("dense", tf.reshape(hidden, [-1, self.config.hidden_size]))
+        name = {"swiglu": "silu", "geglu": "gelu"}.get(self.config.hidden_act, self.config.hidden_act)
+        return tf.reshape(self._norm("LayerNorm", activation(name, x)), tf.shape(hidden))
+
+
+@_register
+class Predictions(_BertLayer):
+    """Adds the vocabulary's bias; [..., V] -> float32 logits [..., V]."""
+
+    scope = ("cls",)
+
+    def build(self, input_shape=None):
+        self._new("output_bias", (self.config.vocab_size,), "zeros")
+
+    def call(self, logits):
+        return tf.cast(logits, "float32") + self._by_path["output_bias"]
+
+
+@_register
+class NextSentence(_BertLayer):
+    """pooled [B, H] -> float32 logits [B, 2]: 0 "is next", 1 "is random"."""
+
+    scope = ("cls",)
+
+    def build(self, input_shape=None):
+        self._new("output_weights", (2, self.config.hidden_size))
+        self._new("output_bias", (2,), "zeros")
+
+    def call(self, pooled):
+        weights, bias = self._by_path["output_weights"], self._by_path["output_bias"]
+        return tf.matmul(tf.cast(pooled, "float32"), weights, transpose_b=True) + bias
+
+
+# ------------------------------------------------------------------------------------------------------ graph
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """What a head builds on: symbolic tensors of one encoder.
+
+    ``inputs`` maps the three names of ``INPUTS`` to int32 [B, L]; ``sequence`` [B, L, H]; ``mask`` bool [B, L];
+    ``layers``: the embedding output and every layer's, [B, L, H]; ``attention_probs``: of every layer, float32
+    [B, h, L, L], empty unless asked for. ``pooled`` [B, H] and the heads of pretraining enter the graph when read.
+    """
+
+    config: BertConfig
+    inputs: dict[str, Any]
+    sequence: Any
+    mask: Any
+    layers: tuple[Any, ...]
+    attention_probs: tuple[Any, ...]
+    _embeddings: Embeddings
+
+    def _layer(self, kind: type, name: str) -> Any:
+        return kind(self.config, name=name, dtype=self._embeddings.dtype_policy)
+
+    @functools.cached_property
+    def pooled(self) -> Any:
+        """tanh(W [CLS] + b), [B, H]."""
+        return self._layer(Pooler, "pooler")(self.sequence)
+
+    @functools.cached_property
+    def _predictions(self) -> Any:
+        return self._layer(Predictions, "predictions")
+
+    @functools.cached_property
+    def _transform(self) -> Any:
+        return self._layer(Transform, "transform")
+
+    @functools.cached_property
+    def _positions(self) -> Any:
+        return self._layer(Positions, "masked_positions")
+
+    def unembed(self, hidden: Any) -> Any:
+        """hidden [..., H] -> float32 vocabulary logits [..., V]: the token table transposed, plus ``output_bias``."""
+        return self._predictions(self._embeddings(hidden, unembed=True))
+
+
+def mlm_logits(encoded: Encoded, positions: Any = None) -> Any:
+    """float32 logits over the vocabulary, [B, P, V] at ``positions`` int [B, P], or [B, L, V] everywhere.
+
+    ``run_pretraining.py``, get_masked_lm_output. With positions, nothing is computed at the others.
+    """
+    hidden = encoded.sequence if positions is None else encoded._positions(encoded.sequence, positions)
+    return encoded.unembed(encoded._transform(hidden))
+
+
+def nsp_logits(encoded: Encoded) -> Any:
+    """float32 logits [B, 2]: class 0 "B follows A", 1 "B is random" (``run_pretraining.py``)."""
+    return encoded._layer(NextSentence, "seq_relationship")(encoded.pooled)
+
+
+def encode(
+    config: BertConfig,
+    inputs: dict[str, Any] | None = None,
+    *,
+    attention_probs: bool = False,
+    seed: int | None = None,
+    dtype: Any = None,
+) -> Encoded:
+    """Builds the graph and returns its symbolic tensors; see :class:`Encoded`.
+
+    Args:
+        config: the network.
+        inputs: keras.Input of int32 [B, L] by the names of ``INPUTS``; made here when None.
+        attention_probs: also give every layer's attention probabilities.
+        seed: of the dropouts; drawn from Keras' global generator when None.
+        dtype: a Keras dtype policy; the global one when None.
+    """
+    dtype = keras.config.dtype_policy() if dtype is None else dtype
+    if inputs is None:
+        inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in INPUTS}
+    mask = Mask(config, name="mask", dtype=dtype)(inputs["attention_mask"])
+    noise = None
+    if config.hidden_dropout_prob or config.attention_probs_dropout_prob:
+        noise = Noise(config, seed, name="noise", dtype=dtype)(inputs["input_ids"])
+    embeddings = Embeddings(config, name="embeddings", dtype=dtype)
+    hidden = embeddings(inputs["input_ids"], inputs["token_type_ids"], noise)
+    layers, probs = [hidden], []
+    for number in range(config.num_hidden_layers):
+        block = Block(config, number, attention_probs, name=f"layer_{number}", dtype=dtype)
+        hidden = block(hidden, mask, noise)
+        if attention_probs:
+            hidden, of_layer = hidden
+            probs.append(of_layer)
+        layers.append(hidden)
+    sequence = hidden
+    if config.norm_position == "pre":
+        sequence = Norm(config, name="LayerNorm", dtype=dtype)(hidden)
+    return Encoded(config, inputs, sequence, mask, tuple(layers), tuple(probs), embeddings)
+
+
+# ------------------------------------------------------------------------------------------------------ model
+
+
+def check_inputs(config: BertConfig, arrays: Mapping[str, Any]) -> None:
+    """Refuses arrays that the tables of ``config`` do not cover, on the host and before anything runs.
+
+    A CPU raises from deep inside for these, a GPU returns zeros and XLA takes the last row.
+
+    Raises:
+        UserError: names the first bad position and both numbers.
+    """
+    ids = np.asarray(arrays["input_ids"])
+    if ids.ndim != 2:
+        raise UserError("input_ids", f"has the shape {ids.shape}", "give whole numbers of shape [batch, length]")
+    if ids.shape[1] > config.max_position_embeddings:
+        raise _too_long(ids.shape[1], config.max_position_embeddings)
+    limits = {"input_ids": config.vocab_size, "token_type_ids": config.type_vocab_size}
+    for name in INPUTS:
+        if arrays.get(name) is None:
+            continue
+        values = np.asarray(arrays[name])
+        if values.shape != ids.shape:
+            raise UserError(name, f"has the shape {values.shape}, input_ids {ids.shape}", "give one number a piece")
+        if name not in limits or not values.size:
+            continue
+        if not np.issubdtype(values.dtype, np.integer) and not np.array_equal(values, np.floor(values)):
+            raise UserError(name, f"holds fractions ({values.dtype})", "give whole numbers")
+        if values.min() < 0 or values.max() >= limits[name]:
+            row, column = np.argwhere((values < 0) | (values >= limits[name]))[0]
+            raise _outside(name, row, column, values[row, column], limits[name])
+
+
+def _too_long(length: Any, most: Any) -> UserError:
+    return UserError(
+        "input_ids",
+        f"rows of {length} pieces, but the model has {most} positions",
+        "truncate the texts or cut them into windows",
+    )
+
+
+def _outside(name: str, row: Any, column: Any, value: Any, rows: Any) -> UserError:
+    return UserError(
+        f"{name}[{row}, {column}]",
+        f"{value} is outside the table of {rows} rows",
+        "was it made with another vocabulary?",
+    )
+
+
+class CheckedModel(keras.Model):
+    """A functional model over ``INPUTS`` that refuses what its tables do not cover, before anything runs.
+
+    Inputs are a dict by the names of ``INPUTS``, or ``input_ids`` alone. ``attention_mask`` (any dtype, 0 or 1) may be
+    left out: then every piece but ``pad_token_id`` is attended to; ``token_type_ids`` left out are zeros. Checked
+    are direct calls, ``fit``, ``evaluate``, ``predict`` and the ``*_on_batch`` methods, on arrays, tensors, ``tf.data``
+    pipelines, ``PyDataset`` and generators. Not checked: tensors inside a ``tf.function`` of yours, and distributed
+    datasets.
+
+    Raises:
+        UserError: see :func:`check_inputs`.
+    """
+
+    @property
+    def bert_config(self) -> BertConfig:
+        """The config of the encoder inside."""
+        return next(layer.config for layer in self._flatten_layers() if isinstance(layer, Embeddings))
+
+    def __call__(self, inputs, *args, **kwargs):
+        config = self.bert_config
+        inputs = dict(inputs) if isinstance(inputs, Mapping) else {"input_ids": inputs}
+        unknown = sorted(set(inputs) - set(self.input))
+        if unknown or inputs.get("input_ids") is None:
+            raise UserError(
+                f"inputs of {self.name}", f"got {', '.join(inputs) or 'none'}", f"give {', '.join(self.input)}"
+            )
+        _check_concrete(config, inputs)
+        ids = inputs["input_ids"]
+        if not isinstance(ids, keras.KerasTensor):
+            ids = inputs["input_ids"] = keras.ops.convert_to_tensor(ids)
+        if len(ids.shape) == 2 and ids.shape[1] is not None and ids.shape[1] > config.max_position_embeddings:
+            check_inputs(config, {"input_ids": np.zeros(ids.shape[1:])[None]})
+        if inputs.get("attention_mask") is None:
+            inputs["attention_mask"] = keras.ops.cast(keras.ops.not_equal(ids, config.pad_token_id), "int32")
+        if inputs.get("token_type_ids") is None:
+            inputs["token_type_ids"] = keras.ops.zeros_like(ids, dtype="int32")
+        return super().__call__(inputs, *args, **kwargs)
+
+    def fit(self, x=None, y=None, *args, validation_data=None, **kwargs):
+        with _told_as_user_errors():
+            if isinstance(validation_data, (tuple, list)):
+                _check_concrete(self.bert_config, validation_data[0])
+            else:
+                validation_data = _guarded(self.bert_config, validation_data)
+            x = _guarded(self.bert_config, x)
+            return super().fit(x, y, *args, validation_data=validation_data, **kwargs)
+
+    def evaluate(self, x=None, y=None, *args, **kwargs):
+        with _told_as_user_errors():
+            return super().evaluate(_guarded(self.bert_config, x), y, *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        with _told_as_user_errors():
+            return super().predict(_guarded(self.bert_config, x), *args, **kwargs)
+
+    def train_on_batch(self, x, *args, **kwargs):
+        _check_concrete(self.bert_config, x)
+        return super().train_on_batch(x, *args, **kwargs)
+
+    def test_on_batch(self, x, *args, **kwargs):
+        _check_concrete(self.bert_config, x)
+        return super().test_on_batch(x, *args, **kwargs)
+
+    def predict_on_batch(self, x):
+        _check_concrete(self.bert_config, x)
+        return super().predict_on_batch(x)
+
+
+def _check_concrete(config: BertConfig, inputs: Any) -> None:
+    """``check_inputs`` of what has values now: arrays, lists and, outside of graphs, tensors."""
+    inputs = inputs if isinstance(inputs, Mapping) else {"input_ids": inputs}
+    found = {
+        name: value
+        for name, value in inputs.items()
+        if isinstance(value, (np.ndarray, list, tuple)) or (tf.is_tensor(value) and tf.executing_eagerly())
+    }
+    if "input_ids" in found:
+        check_inputs(config, found)
+
+
+def _guarded(config: BertConfig, data: Any) -> Any:
+    """The data of a ``fit``, checked at once or, where it is a stream, batch by batch."""
+    if isinstance(data, tf.data.Dataset):
+        return data.map(lambda *batch: _assert_batch(config, batch))
+    if isinstance(data, keras.utils.PyDataset):
+        return _GuardedDataset(config, data)
+    if hasattr(data, "__next__"):
+        return _guarded_batches(config, data)
+    if data is not None:
+        _check_concrete(config, data)
+    return data
+
+
+def _guarded_batches(config, batches):
+    for batch in batches:
+        _check_concrete(config, batch[0] if isinstance(batch, tuple) else batch)
+        yield batch
+
+
+class _GuardedDataset(keras.utils.PyDataset):
+    def __init__(self, config, data):
+        super().__init__(data.workers, data.use_multiprocessing, data.max_queue_size)
+        self.bert_config, self.data = config, data
+
+    def __getitem__(self, index):
+        batch = self.data[index]
+        _check_concrete(self.bert_config, batch[0] if isinstance(batch, tuple) else batch)
+        return batch
+
+    @property
+    def num_batches(self):
+        return self.data.num_batches
+
+    def on_epoch_begin(self):
+        self.data.on_epoch_begin()
+
+    def on_epoch_end(self):
+        self.data.on_epoch_end()
+
+
+_GUARD = "keras_bert_lab refuses"
+
+
+def _assert_batch(config, batch):
+    """``check_inputs`` as TensorFlow ops, for the host's part of a ``tf.data`` pipeline."""
+    x = batch[0]
+    named = x if isinstance(x, Mapping) else {"input_ids": x}
+    length = tf.shape(named["input_ids"])[-1]
+    most = config.max_position_embeddings
+    checks = [tf.debugging.Assert(length <= most, [_GUARD, "length", 0, 0, length, most])]
+    for name, rows in (("input_ids", config.vocab_size), ("token_type_ids", config.type_vocab_size)):
+        if named.get(name) is None:
+            continue
+        values = tf.cast(named[name], "int64")
+        bad = tf.reshape((values < 0) | (values >= rows), [-1])
+        first = tf.argmax(tf.cast(bad, "int32"))  # 0 where none is bad, or nothing is there
+        value = tf.concat([tf.reshape(values, [-1]), [0]], 0)[first]
+        wide = tf.maximum(tf.cast(length, "int64"), 1)
+        evidence = [_GUARD, name, first // wide, first % wide, value, rows]
+        checks.append(tf.debugging.Assert(~tf.reduce_any(bad), evidence))
+    with tf.control_dependencies(checks):
+        batch = tf.nest.map_structure(tf.identity, batch)
+    return batch if len(batch) > 1 else batch[0]
+
+
+@contextlib.contextmanager
+def _told_as_user_errors():
+    """Turns the assertion of a guarded pipeline into the error that an array would have met."""
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        found = re.search(rf"\[{_GUARD}\] \[(\w+)\] \[(\d+)\] \[(\d+)\] \[(-?\d+)\] \[(\d+)\]", error.message)
+        if not found:
+            raise
+        name, row, column, value, limit = found.groups()
+        if name == "length":
+            raise _too_long(value, limit) from error
+        raise _outside(name, row, column, value, limit) from error
+
+
+@_register
+class Encoder(CheckedModel):
+    """The model that :func:`encoder` builds; saved as its ``BertConfig`` and rebuilt from it."""
+
+    def __init__(self, inputs, outputs, *, options: dict[str, Any], **kwargs):
+        super().__init__(inputs, outputs, **kwargs)
+        self._options = options
+
+    def get_config(self) -> dict[str, Any]:
+        frozen = [layer.name for layer in self.layers if not layer.trainable]
+        return {"name": self.name, "trainable": self.trainable, "frozen": frozen, **self._options}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Encoder:
+        config = dict(config)
+        trainable, frozen = config.pop("trainable"), config.pop("frozen")
+        bert = BertConfig.from_dict(config.pop("config"), "keras_bert_lab")
+        model = encoder(bert, **config)
+        model.trainable = trainable
+        if trainable:  # setting it goes down to every layer
+            for name in frozen:
+                model.get_layer(name).trainable = False
+        return model
+
+
+def encoder(
+    config: BertConfig,
+    *,
+    pooler: bool = True,
+    hidden_states: bool = False,
+    attention_probs: bool = False,
+    name: str = "bert",
+    dtype: Any = None,
+    seed: int | None = None,
+) -> Encoder:
+    """The network of ``config`` as a functional ``keras.Model``, with fresh weights.
+
+    Args:
+        config: the network.
+        pooler: give ``"pooled"`` [B, H].
+        hidden_states: give ``"embedding"`` and ``"layer_0"``.. [B, L, H].
+        attention_probs: give ``"attention_probs_0"``.. float32 [B, h, L, L], of queries (third axis) over keys.
+        name: of the model.
+        dtype: Keras dtype policy or its name, e.g. ``"mixed_bfloat16"``; the global one when None. Softmax and layer
+            norms are float32 under every policy.
+        seed: of the dropouts; drawn from Keras' global generator when None.
+
+    Returns:
+        A model from int32 [B, L] ``input_ids``, ``attention_mask``, ``token_type_ids`` (see :class:`CheckedModel`) to a
+        dict: ``"sequence"`` [B, L, H] and what was asked for.
+
+    Example:
+        >>> model = encoder(BertConfig(vocab_size=100, hidden_size=8, num_attention_heads=2, num_hidden_layers=1))
+        >>> model({"input_ids": [[2, 40, 3, 0]]})["sequence"].shape
+        TensorShape([1, 4, 8])
+    """
+    policy = keras.dtype_policies.get(keras.config.dtype_policy() if dtype is None else dtype)
+    encoded = encode(config, attention_probs=attention_probs, seed=seed, dtype=policy)
+    outputs = {"sequence": encoded.sequence}
+    if pooler:
+        outputs["pooled"] = encoded.pooled
+    if hidden_states:
+        outputs["embedding"] = encoded.layers[0]
+        outputs.update({f"layer_{number}": layer for number, layer in enumerate(encoded.layers[1:])})
+    if attention_probs:
+        outputs.update({f"attention_probs_{number}": probs for number, probs in enumerate(encoded.attention_probs)})
+    options = {
+        "config": config.to_dict(),
+        "pooler": pooler,
+        "hidden_states": hidden_states,
+        "attention_probs": attention_probs,
+        "dtype": policy.name,
+        "seed": seed,
+    }
+    return Encoder(encoded.inputs, outputs, options=options, name=name)
