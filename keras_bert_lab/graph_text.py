@@ -1,0 +1,382 @@
+"""The tokenizer of `wordpiece` as TensorFlow operations, from the same table: same ids, same character offsets.
+
+Text becomes one flat tensor of code points; a table of pages says what becomes of each; what neighbours decide (final
+sigma, order of combining marks, characters that become several or none, special tokens) is worked out in a branch
+that only runs when such a character is there; words are cut by comparing neighbours; tensorflow_text's WordPiece
+operation runs on ready words. Everything it needs travels inside a SavedModel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bert_lab.errors import UserError
+from keras_bert_lab.windows import Pieces, room_for
+from keras_bert_lab.wordpiece import (
+    ALONE,
+    CODE_POINTS,
+    DROP,
+    FINAL_SIGMA,
+    LONGEST_WORD,
+    ORDINARY,
+    SIGMA,
+    SMALL_SIGMA,
+    SPACE,
+    SPECIAL,
+    CodePoints,
+    Tokenizer,
+)
+
+# A table entry: what becomes of a code point in the high bits, its replacement (or row of `rare`) in the low 21.
+BITS = 21
+LOW = (1 << BITS) - 1
+LETTER, SINGLE, BLANK, GONE, RARE = (code << BITS for code in range(5))
+CHUNK = 512  # texts a step of `pieces`
+
+
+class GraphTokenizer(tf.Module):
+    """`wordpiece.Tokenizer` inside the graph.
+
+    Args:
+        tokenizer: gives vocabulary, switches and table.
+
+    Raises:
+        UserError: tensorflow_text cannot be imported.
+
+    Example:
+        >>> t = Tokenizer("\\n".join("[PAD] [UNK] [CLS] [SEP] hello ##s".split()).encode(), lower_case=True)
+        >>> ids, starts, ends = GraphTokenizer(t).tokenize(["  Hellos you"])
+        >>> ids.to_list(), starts.to_list(), ends.to_list()
+        ([[4, 5, 1]], [[2, 7, 9]], [[7, 8, 12]])
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(name="graph_tokenizer")
+        text = _tensorflow_text()
+        self.tokenizer = tokenizer
+        letters = set().union(*tokenizer.tokens)
+        self._filler = next(c for c in range(CODE_POINTS - 3, 0, -1) if chr(c) not in letters)
+        self._specials = [t for t in SPECIAL if t in tokenizer.ids] if tokenizer.special_tokens else []
+        self._wordpiece = text.FastWordpieceTokenizer(
+            _usable(tokenizer),
+            unknown_token="[UNK]",
+            no_pretokenization=True,
+            max_bytes_per_word=4 * LONGEST_WORD + 100,
+            token_out_type=tf.int32,
+            support_detokenization=False,
+        )
+        sizes = [max(1, len(t) - 2 * t.startswith("##")) for t in tokenizer.tokens]
+        self._sizes = tf.constant(sizes, tf.int32)  # characters of a piece
+        table = tokenizer._table
+        entries, rare = _entries(table, bracket=bool(self._specials))
+        self._table = _Pages(entries)
+        self._rare = {name: tf.constant(array) for name, array in rare.items()}
+        self._context = _Pages(np.where(table.ignorable, 2, np.where(table.cased, 1, 0)).astype(np.int32))
+        self._order = _Pages(table.order.astype(np.int32))
+        self._starter = _Pages(table.starter.astype(np.int32))
+        self._bulk: Any = None
+
+    def tokenize(
+        self, texts: tf.Tensor, offsets: bool = True
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor | None, tf.RaggedTensor | None]:
+        """Ids and character offsets of every text.
+
+        Args:
+            texts: string [batch], UTF-8; bytes that are not are left out.
+            offsets: False saves their time and gives None instead.
+
+        Returns:
+            (ids, starts, ends): RaggedTensor int32 [batch, (pieces)], offsets in code points of the text.
+        """
+        texts = tf.convert_to_tensor(texts, tf.string)
+        points = tf.strings.unicode_decode(
+            texts + "\n", "UTF-8", errors="ignore"
+        )  # a blank between any two texts
+        points, splits = points.values, points.row_splits
+        entry = self._table(points)
+        entry, at = tf.cond(
+            tf.reduce_any(entry >= GONE),
+            lambda: self._settle(points, entry),
+            lambda: (entry, tf.range(tf.size(points))),
+        )
+        # Only letters, single characters and blanks are left.
+        solid = tf.where(entry < BLANK)[:, 0]
+        entry = tf.gather(entry, solid)
+        at = tf.gather(at, solid)
+        single = entry >= SINGLE
+        char = tf.bitwise.bitwise_and(entry, LOW)
+        joined = tf.logical_or(single[1:], single[:-1])
+        begins = tf.concat([tf.ones_like(single[:1]), joined | (solid[1:] != solid[:-1] + 1)], 0)
+        word_at = tf.where(begins)[:, 0]
+        word_splits = tf.concat([word_at, tf.shape(char, tf.int64)], 0)
+        word_size = tf.cast(word_splits[1:] - word_splits[:-1], tf.int32)
+
+        plain = tf.where(char < CODE_POINTS, char, self._filler) if self._specials else char
+        words = tf.strings.unicode_encode(
+            tf.RaggedTensor.from_row_splits(plain, word_splits, validate=False), "UTF-8"
+        )
+        # The operation counts bytes; the limit is in characters.
+        words = tf.where(word_size > LONGEST_WORD, chr(self._filler), words)
+        pieces = self._wordpiece.tokenize(words)
+        ids, piece_splits = pieces.values, pieces.row_splits
+        rows = tf.searchsorted(tf.gather(at, word_at), tf.cast(splits, tf.int32), out_type=tf.int64)
+        rows = tf.gather(piece_splits, rows)
+        if not offsets and not self._specials:
+            return tf.RaggedTensor.from_row_splits(ids, rows, validate=False), None, None
+
+        # The pieces of a word cover it, so their sizes add up to where each begins; [UNK] is as long as its word.
+        unknown = tf.where(ids == self.tokenizer.unk_id)
+        word = tf.searchsorted(piece_splits[1:], unknown[:, 0], side="right")
+        size = tf.tensor_scatter_nd_update(tf.gather(self._sizes, ids), unknown, tf.gather(word_size, word))
+        end = tf.cumsum(size)
+        first = end - size
+        starts, ends = tf.gather(at, first), tf.gather(at, end - 1) + 1
+        if self._specials:
+            char = tf.gather(char, first) - CODE_POINTS
+            special, which = char >= 0, tf.maximum(char, 0)
+            ids = tf.where(special, tf.gather([self.tokenizer.ids[t] for t in self._specials], which), ids)
+            ends += tf.where(special, tf.gather([len(t) - 1 for t in self._specials], which), 0)
+        base = tf.repeat(tf.cast(splits[:-1], tf.int32), rows[1:] - rows[:-1])
+        ragged = [
+            tf.RaggedTensor.from_row_splits(v, rows, validate=False)
+            for v in (ids, starts - base, ends - base)
+        ]
+        return tuple(ragged) if offsets else (ragged[0], None, None)
+
+    def pack(
+        self, first: Any, second: Any = None, *, max_length: int, truncation: str = "longest_first"
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """``[CLS] first [SEP]`` or ``[CLS] first [SEP] second [SEP]``, cut to `max_length` and padded.
+
+        The same rows as `windows.pack`, from plain TensorFlow operations only.
+
+        Args:
+            first, second: string [batch], or ids from `tokenize` (RaggedTensor int32 [batch, (pieces)]).
+            max_length: pieces a row at most, [CLS] and [SEP] included.
+            truncation: as for `windows.pack`; under ``"error"`` a row that is too long stops the graph with an
+                InvalidArgumentError.
+
+        Returns:
+            ``({"input_ids", "attention_mask", "token_type_ids"}, dropped)``: int32 [batch, longest row] each, and
+            int32 [batch], the number of pieces that each row lost. Any batch size, 0 included.
+
+        Raises:
+            UserError: unknown truncation, or no room for any text.
+        """
+        t = self.tokenizer
+        room = room_for(max_length, pair=second is not None, truncation=truncation)
+        first = self._ids(first)
+        a = tf.cast(first.row_lengths(), tf.int32)
+        if second is None:
+            b = tf.zeros_like(a)
+        else:
+            second = self._ids(second)
+            b = tf.cast(second.row_lengths(), tf.int32)
+        if second is None:
+            keep_a, keep_b = tf.minimum(a, room), b
+        elif truncation == "only_second":
+            keep_a = tf.minimum(a, room)
+            keep_b = tf.minimum(b, room - keep_a)
+        else:
+            keep_a = tf.minimum(a, tf.maximum(room - b, room - room // 2))
+            keep_b = tf.minimum(b, tf.maximum(room - a, room // 2))
+        dropped = a + b - keep_a - keep_b
+        if truncation == "error":
+            message = f"a text has more pieces than the {room} that max_length {max_length} leaves room for"
+            with tf.control_dependencies([tf.debugging.assert_equal(tf.reduce_max(dropped), 0, message)]):
+                dropped = tf.identity(dropped)
+
+        end_a = (keep_a + 1)[:, None]  # place of the first [SEP]
+        end = end_a if second is None else end_a + keep_b[:, None] + 1  # of the last
+        place = tf.range(tf.reduce_max(tf.concat([end[:, 0] + 1, [0]], 0)))[None]
+
+        def laid(
+            ragged: tf.RaggedTensor, shift: tf.Tensor | int, inside: tf.Tensor, ids: tf.Tensor
+        ) -> tf.Tensor:
+            index = tf.cast(ragged.row_starts(), tf.int32)[:, None] + place - shift
+            found = tf.gather(
+                tf.concat([ragged.values, [0]], 0), tf.where(inside, index, tf.size(ragged.values))
+            )
+            return tf.where(inside, found, ids)
+
+        ids = tf.where(place == 0, t.cls_id, tf.where((place == end_a) | (place == end), t.sep_id, t.pad_id))
+        ids = laid(first, 1, (place > 0) & (place < end_a), ids)
+        types = tf.zeros_like(ids)
+        if second is not None:
+            ids = laid(second, end_a + 1, (place > end_a) & (place < end), ids)
+            types = tf.cast((place > end_a) & (place <= end), tf.int32)
+        mask = tf.cast(place <= end, tf.int32)
+        return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}, dropped
+
+    def pieces(self, texts: Sequence[str], offsets: bool = True) -> Pieces:
+        """Many texts at once, chunks in parallel on all cores; what `Tokenizer.pieces` gives.
+
+        Args:
+            texts: strings.
+            offsets: False saves their time and leaves zeros.
+
+        Raises:
+            UserError: something that is not a string, with its position.
+        """
+        if isinstance(texts, str):
+            raise UserError("texts", "is one string", "give a list of strings")
+        texts = list(texts)
+        for row, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise UserError(f"text {row}", f"is {type(text).__name__}, not a string")
+        try:
+            held = tf.constant(texts, tf.string, [len(texts)])
+        except (
+            UnicodeEncodeError
+        ):  # half a surrogate pair is no UTF-8; any character no entry has stands for it
+            lone = {c: self._filler for c in range(0xD800, 0xE000)}
+            held = tf.constant([t.translate(lone) for t in texts], tf.string, [len(texts)])
+
+        def chunk(begin: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            ids, starts, ends = self.tokenize(held[begin : begin + CHUNK], offsets)
+            flat = (starts.values, ends.values) if offsets else (tf.zeros_like(ids.values),) * 2
+            return ids.values, *flat, ids.row_lengths()
+
+        data = tf.data.Dataset.range(0, len(texts), CHUNK).map(chunk, tf.data.AUTOTUNE, deterministic=True)
+        found = list(data.prefetch(tf.data.AUTOTUNE).as_numpy_iterator())
+        parts = [Pieces(*f[:3], np.concatenate([[0], np.cumsum(f[3])])) for f in found]
+        return Pieces.concat(parts)
+
+    def _ids(self, texts: Any) -> tf.RaggedTensor:
+        return texts if isinstance(texts, tf.RaggedTensor) else self.tokenize(texts, offsets=False)[0]
+
+    def _settle(self, points: tf.Tensor, entry: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Characters that vanish, become several, or look at their neighbours: (entries without such, positions)."""
+        if self._specials:
+            points, entry = self._find_specials(points, entry)
+        at = tf.where((entry < GONE) | (entry >= RARE))[:, 0]
+        points, entry = tf.gather(points, at), tf.gather(entry, at)
+        at = tf.cast(at, tf.int32)
+        if self.tokenizer.lower_case:
+            sigma = points == ord(SIGMA)
+            entry = tf.cond(
+                tf.reduce_any(sigma), lambda: self._set_sigmas(points, entry, sigma), lambda: entry
+            )
+        rare = entry >= RARE
+        row = tf.where(rare, entry - RARE, 0)
+        count = tf.where(rare, tf.gather(self._rare["count"], row), 1)
+        total = tf.cumsum(count)
+        owner = tf.RaggedTensor.from_row_lengths(tf.range(total[-1]), count, validate=False).value_rowids()
+        nth = tf.range(total[-1]) - tf.gather(total - count, owner)
+        begin = tf.gather(self._rare["begin"], row)
+        source = tf.gather(begin, owner) + nth
+        spread = tf.gather(rare, owner)
+        new = tf.where(
+            spread,
+            tf.gather(self._rare["entry"], tf.where(spread, source, 0)),
+            tf.gather(entry, owner),
+        )
+        if self.tokenizer.strip_accents:
+            marks = rare & tf.gather(self._rare["marks"], row)
+            new = tf.cond(
+                tf.reduce_any(marks), lambda: self._in_canonical_order(points, new, owner), lambda: new
+            )
+        return new, tf.gather(at, owner)
+
+    def _find_specials(self, points: tf.Tensor, entry: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """A special token becomes one code point beyond the last; the rest of it vanishes."""
+        size = tf.size(points)
+        ahead = tf.concat([points, tf.zeros([10], tf.int32)], 0)
+        vanish = tf.zeros_like(points, tf.bool)
+        for number, token in enumerate(self._specials):
+            match = tf.ones_like(points, tf.bool)
+            for i, c in enumerate(token):
+                match &= ahead[i : size + i] == ord(c)
+            entry = tf.where(match, SINGLE + CODE_POINTS + number, entry)
+            points = tf.where(match, 0, points)
+            for i in range(1, len(token)):
+                vanish |= tf.concat([tf.zeros([i], tf.bool), match], 0)[:size]
+        return points, tf.where(vanish, GONE, entry)
+
+    def _set_sigmas(self, points: tf.Tensor, entry: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
+        """As `wordpiece._set_sigmas`; blanks and special tokens are neither cased nor ignorable."""
+        context = self._context(points)
+        solid = tf.where(context != 2)[:, 0]
+        cased = tf.gather(context, solid) == 1
+        edge = tf.zeros([1], tf.bool)
+        final = tf.concat([edge, cased[:-1]], 0) & ~tf.concat([cased[1:], edge], 0)
+        which = tf.boolean_mask(tf.stack([solid, tf.cast(final, tf.int64)], 1), tf.gather(sigma, solid))
+        new = tf.where(which[:, 1] == 1, LETTER + ord(FINAL_SIGMA), LETTER + ord(SMALL_SIGMA))
+        return tf.tensor_scatter_nd_update(entry, which[:, :1], new)
+
+    def _in_canonical_order(self, points: tf.Tensor, new: tf.Tensor, owner: tf.Tensor) -> tf.Tensor:
+        """As `wordpiece._in_canonical_order`."""
+        run = tf.gather(tf.cumsum(tf.cast(self._starter(points), tf.int64)), owner)
+        char = tf.minimum(tf.bitwise.bitwise_and(new, LOW), CODE_POINTS - 1)
+        order = tf.where(new < BLANK, self._order(char), 0)
+        size = tf.size(new, tf.int64)
+        key = (run * 256 + tf.cast(order, tf.int64)) * size + tf.range(size)  # unique: any sort is stable
+        return tf.gather(new, tf.argsort(key))
+
+
+class _Pages(tf.Module):
+    """int32 [0x110000] as pages of 256, equal pages stored once."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        super().__init__()
+        pages, number = np.unique(values.reshape(-1, 256), axis=0, return_inverse=True)
+        self._values = tf.constant(pages.reshape(-1), tf.int32)
+        self._base = tf.constant(number.reshape(-1) * 256, tf.int32)
+
+    def __call__(self, points: tf.Tensor) -> tf.Tensor:
+        base = tf.gather(self._base, tf.bitwise.right_shift(points, 8))
+        return tf.gather(self._values, base + tf.bitwise.bitwise_and(points, 255))
+
+
+def _entries(table: CodePoints, bracket: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The table in the form of LETTER .. RARE, and the rows that RARE entries point at."""
+    length = np.diff(table.splits)
+    target = table.flat[np.minimum(table.splits[:-1], len(table.flat) - 1)]
+    code = np.array([LETTER, GONE, BLANK, SINGLE], np.int32)[table.kind]  # by ORDINARY, DROP, SPACE, ALONE
+    code[(table.kind == ORDINARY) & table.punctuation[target]] = SINGLE
+    entries = code + np.where((table.kind == DROP) | (table.kind == SPACE), 0, target)
+    marks = np.zeros(CODE_POINTS, bool)
+    marks[np.repeat(np.arange(CODE_POINTS), length)[table.order[table.flat] > 0]] = True
+    changes = (length != 1) | marks
+    changes[ord(SIGMA)] = True
+    changes[ord("[")] |= bracket
+    rare = np.flatnonzero(changes & ((table.kind == ORDINARY) | (table.kind == ALONE)))
+    entries[rare] = RARE + np.arange(len(rare))
+    parts = [table.flat[table.splits[c] : table.splits[c + 1]] for c in rare]
+    flat = np.concatenate(parts)
+    count = length[rare]
+    return entries.astype(np.int32), {
+        "begin": (np.cumsum(count) - count).astype(np.int32),
+        "count": count.astype(np.int32),
+        "entry": (flat + np.where(table.punctuation[flat], SINGLE, LETTER)).astype(np.int32),
+        "marks": marks[rare],
+    }
+
+
+def _usable(tokenizer: Tokenizer) -> list[str]:
+    """The entries as the operation can take them.
+
+    An entry that no word can match (blank, or given again by a later line) gives way to a stand-in with a blank in
+    it, which no word has.
+    """
+    return [
+        token if tokenizer.ids[token] == i and token not in ("", "##") else f" {i}"
+        for i, token in enumerate(tokenizer.tokens)
+    ]
+
+
+def _tensorflow_text() -> Any:
+    try:
+        import tensorflow_text
+    except Exception as error:  # a mismatched build raises NotFoundError, not ImportError
+        raise UserError(
+            "tensorflow_text",
+            f"cannot be imported ({type(error).__name__}: {str(error).splitlines()[0][:200]})",
+            f"pip install 'tensorflow-text=={tf.__version__.rsplit('.', 1)[0]}.*', or use "
+            "keras_bert_lab.Tokenizer, which needs none (it has no wheels for Windows and some Arm machines)",
+        ) from error
+    return tensorflow_text
