@@ -163,7 +163,8 @@ class Noise(_BertLayer):
 
     def __init__(self, config, seed: int | None = None, **kwargs):
         super().__init__(config, **kwargs)
-        self.seed_generator = keras.random.SeedGenerator(seed)
+        with keras.name_scope(self.name):
+            self.seed_generator = keras.random.SeedGenerator(seed, name="seed_generator")
 
     def get_config(self):
         return {**super().get_config(), "seed": self.seed_generator.get_config()["seed"]}
@@ -574,14 +575,13 @@ class CheckedModel(keras.Model):
                 f"inputs of {self.name}", f"got {', '.join(inputs) or 'none'}", f"give {', '.join(self.input)}"
             )
         _check_concrete(config, inputs)
+        inputs = {name: _tensor(value) for name, value in inputs.items() if value is not None}
         ids = inputs["input_ids"]
-        if not isinstance(ids, keras.KerasTensor):
-            ids = inputs["input_ids"] = keras.ops.convert_to_tensor(ids)
         if len(ids.shape) == 2 and ids.shape[1] is not None and ids.shape[1] > config.max_position_embeddings:
             check_inputs(config, {"input_ids": np.zeros(ids.shape[1:])[None]})
-        if inputs.get("attention_mask") is None:
+        if "attention_mask" not in inputs:
             inputs["attention_mask"] = keras.ops.cast(keras.ops.not_equal(ids, config.pad_token_id), "int32")
-        if inputs.get("token_type_ids") is None:
+        if "token_type_ids" not in inputs:
             inputs["token_type_ids"] = keras.ops.zeros_like(ids, dtype="int32")
         return super().__call__(inputs, *args, **kwargs)
 
@@ -613,6 +613,10 @@ class CheckedModel(keras.Model):
     def predict_on_batch(self, x):
         _check_concrete(self.bert_config, x)
         return super().predict_on_batch(x)
+
+
+def _tensor(value: Any) -> Any:
+    return value if isinstance(value, keras.KerasTensor) else keras.ops.convert_to_tensor(value)
 
 
 def _check_concrete(config: BertConfig, inputs: Any) -> None:
