@@ -225,10 +225,9 @@ class Classification(TableHead):
                 raise UserError(
                     "pooling", f"{self.pooling}, but the encoder has {depth} layers", f"at most {depth}"
                 )
-            # read back to front: a layer is in the model only if it is asked for
-            return ops.concatenate(
-                [encoded.layers[depth + 1 - count + i][:, 0] for i in range(count)], axis=-1
-            )
+            # ``sequence`` is the last layer, with the norm that a pre-norm encoder puts behind it
+            layers = [*encoded.layers[depth + 1 - count : depth], encoded.sequence]
+            return ops.concatenate([layer[:, 0] for layer in layers], axis=-1)
         if self.pooling == "cls" and not self.bilstm:
             return encoded.pooled
         sequence, mask = encoded.sequence, encoded.mask
