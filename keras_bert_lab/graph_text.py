@@ -8,24 +8,24 @@ operation runs on ready words. Everything it needs travels inside a SavedModel.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_bert_lab.errors import UserError
-from keras_bert_lab.windows import Pieces, room_for
+from keras_bert_lab.windows import Pieces, room_for, spread
 from keras_bert_lab.wordpiece import (
-    ALONE,
     CODE_POINTS,
-    DROP,
     FINAL_SIGMA,
     LONGEST_WORD,
     ORDINARY,
     SIGMA,
     SMALL_SIGMA,
-    SPACE,
     SPECIAL,
     CodePoints,
     Tokenizer,
@@ -34,7 +34,7 @@ from keras_bert_lab.wordpiece import (
 # A table entry: what becomes of a code point in the high bits, its replacement (or row of `rare`) in the low 21.
 BITS = 21
 LOW = (1 << BITS) - 1
-LETTER, SINGLE, BLANK, GONE, RARE = (code << BITS for code in range(5))
+LETTER, SINGLE, BLANK, GONE, EMPTY, RARE = (code << BITS for code in range(6))
 CHUNK = 512  # texts a step of `pieces`
 
 
@@ -72,13 +72,17 @@ class GraphTokenizer(tf.Module):
         sizes = [max(1, len(t) - 2 * t.startswith("##")) for t in tokenizer.tokens]
         self._sizes = tf.constant(sizes, tf.int32)  # characters of a piece
         table = tokenizer._table
-        entries, rare = _entries(table, bracket=bool(self._specials))
+        entries, rare = _entries(table, tokenizer.lower_case, bracket=bool(self._specials))
         self._table = _Pages(entries)
         self._rare = {name: tf.constant(array) for name, array in rare.items()}
         self._context = _Pages(np.where(table.ignorable, 2, np.where(table.cased, 1, 0)).astype(np.int32))
         self._order = _Pages(table.order.astype(np.int32))
         self._starter = _Pages(table.starter.astype(np.int32))
-        self._bulk: Any = None
+        text_rows = [tf.TensorSpec([None], tf.string)]
+        self._flat = {
+            offsets: tf.function(lambda texts, o=offsets: self._flattened(texts, o), text_rows, autograph=False)
+            for offsets in (True, False)
+        }
 
     def tokenize(
         self, texts: tf.Tensor, offsets: bool = True
@@ -92,11 +96,7 @@ class GraphTokenizer(tf.Module):
         Returns:
             (ids, starts, ends): RaggedTensor int32 [batch, (pieces)], offsets in code points of the text.
         """
-        texts = tf.convert_to_tensor(texts, tf.string)
-        points = tf.strings.unicode_decode(
-            texts + "\n", "UTF-8", errors="ignore"
-        )  # a blank between any two texts
-        points, splits = points.values, points.row_splits
+        points, splits = _decode(tf.convert_to_tensor(texts, tf.string))
         entry = self._table(points)
         entry, at = tf.cond(
             tf.reduce_any(entry >= GONE),
@@ -116,11 +116,10 @@ class GraphTokenizer(tf.Module):
         word_size = tf.cast(word_splits[1:] - word_splits[:-1], tf.int32)
 
         plain = tf.where(char < CODE_POINTS, char, self._filler) if self._specials else char
-        words = tf.strings.unicode_encode(
-            tf.RaggedTensor.from_row_splits(plain, word_splits, validate=False), "UTF-8"
-        )
+        words = tf.strings.unicode_encode(tf.RaggedTensor.from_row_splits(plain, word_splits, validate=False), "UTF-8")
         # The operation counts bytes; the limit is in characters.
-        words = tf.where(word_size > LONGEST_WORD, chr(self._filler), words)
+        long = word_size > LONGEST_WORD
+        words = tf.cond(tf.reduce_any(long), lambda: tf.where(long, chr(self._filler), words), lambda: words)
         pieces = self._wordpiece.tokenize(words)
         ids, piece_splits = pieces.values, pieces.row_splits
         rows = tf.searchsorted(tf.gather(at, word_at), tf.cast(splits, tf.int32), out_type=tf.int64)
@@ -141,10 +140,7 @@ class GraphTokenizer(tf.Module):
             ids = tf.where(special, tf.gather([self.tokenizer.ids[t] for t in self._specials], which), ids)
             ends += tf.where(special, tf.gather([len(t) - 1 for t in self._specials], which), 0)
         base = tf.repeat(tf.cast(splits[:-1], tf.int32), rows[1:] - rows[:-1])
-        ragged = [
-            tf.RaggedTensor.from_row_splits(v, rows, validate=False)
-            for v in (ids, starts - base, ends - base)
-        ]
+        ragged = [tf.RaggedTensor.from_row_splits(v, rows, validate=False) for v in (ids, starts - base, ends - base)]
         return tuple(ragged) if offsets else (ragged[0], None, None)
 
     def pack(
@@ -194,13 +190,9 @@ class GraphTokenizer(tf.Module):
         end = end_a if second is None else end_a + keep_b[:, None] + 1  # of the last
         place = tf.range(tf.reduce_max(tf.concat([end[:, 0] + 1, [0]], 0)))[None]
 
-        def laid(
-            ragged: tf.RaggedTensor, shift: tf.Tensor | int, inside: tf.Tensor, ids: tf.Tensor
-        ) -> tf.Tensor:
+        def laid(ragged: tf.RaggedTensor, shift: tf.Tensor | int, inside: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
             index = tf.cast(ragged.row_starts(), tf.int32)[:, None] + place - shift
-            found = tf.gather(
-                tf.concat([ragged.values, [0]], 0), tf.where(inside, index, tf.size(ragged.values))
-            )
+            found = tf.gather(tf.concat([ragged.values, [0]], 0), tf.where(inside, index, tf.size(ragged.values)))
             return tf.where(inside, found, ids)
 
         ids = tf.where(place == 0, t.cls_id, tf.where((place == end_a) | (place == end), t.sep_id, t.pad_id))
@@ -228,23 +220,26 @@ class GraphTokenizer(tf.Module):
         for row, text in enumerate(texts):
             if not isinstance(text, str):
                 raise UserError(f"text {row}", f"is {type(text).__name__}, not a string")
+        work = partial(self._chunk, offsets=offsets)
+        chunks = [texts[i : i + CHUNK] for i in range(0, len(texts), CHUNK)]
+        if len(chunks) < 2:
+            return Pieces.concat(map(work, chunks))
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None) as pool:
+            return Pieces.concat(pool.map(work, chunks))
+
+    def _chunk(self, texts: list[str], offsets: bool) -> Pieces:
         try:
-            held = tf.constant(texts, tf.string, [len(texts)])
-        except (
-            UnicodeEncodeError
-        ):  # half a surrogate pair is no UTF-8; any character no entry has stands for it
-            lone = {c: self._filler for c in range(0xD800, 0xE000)}
-            held = tf.constant([t.translate(lone) for t in texts], tf.string, [len(texts)])
+            held = tf.constant(texts, tf.string)
+        except UnicodeEncodeError:  # half a surrogate pair is no UTF-8; a character that no entry has stands for it
+            lone = dict.fromkeys(range(0xD800, 0xE000), self._filler)
+            held = tf.constant([t.translate(lone) for t in texts], tf.string)
+        ids, splits, starts, ends = (v.numpy() for v in self._flat[offsets](held))
+        return Pieces(ids, starts, ends, splits)
 
-        def chunk(begin: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            ids, starts, ends = self.tokenize(held[begin : begin + CHUNK], offsets)
-            flat = (starts.values, ends.values) if offsets else (tf.zeros_like(ids.values),) * 2
-            return ids.values, *flat, ids.row_lengths()
-
-        data = tf.data.Dataset.range(0, len(texts), CHUNK).map(chunk, tf.data.AUTOTUNE, deterministic=True)
-        found = list(data.prefetch(tf.data.AUTOTUNE).as_numpy_iterator())
-        parts = [Pieces(*f[:3], np.concatenate([[0], np.cumsum(f[3])])) for f in found]
-        return Pieces.concat(parts)
+    def _flattened(self, texts: tf.Tensor, offsets: bool) -> tuple[tf.Tensor, ...]:
+        ids, starts, ends = self.tokenize(texts, offsets)
+        flat = (starts.values, ends.values) if offsets else (tf.zeros_like(ids.values),) * 2
+        return ids.values, ids.row_splits, *flat
 
     def _ids(self, texts: Any) -> tf.RaggedTensor:
         return texts if isinstance(texts, tf.RaggedTensor) else self.tokenize(texts, offsets=False)[0]
@@ -253,33 +248,34 @@ class GraphTokenizer(tf.Module):
         """Characters that vanish, become several, or look at their neighbours: (entries without such, positions)."""
         if self._specials:
             points, entry = self._find_specials(points, entry)
-        at = tf.where((entry < GONE) | (entry >= RARE))[:, 0]
+        at = tf.where((entry < GONE) | (entry >= EMPTY))[:, 0]
         points, entry = tf.gather(points, at), tf.gather(entry, at)
         at = tf.cast(at, tf.int32)
         if self.tokenizer.lower_case:
             sigma = points == ord(SIGMA)
-            entry = tf.cond(
-                tf.reduce_any(sigma), lambda: self._set_sigmas(points, entry, sigma), lambda: entry
-            )
+            entry = tf.cond(tf.reduce_any(sigma), lambda: self._set_sigmas(points, entry, sigma), lambda: entry)
+
+        def without_empty() -> tuple[tf.Tensor, tf.Tensor]:
+            full = tf.where(entry < EMPTY)[:, 0]
+            return tf.gather(entry, full), tf.gather(at, full)
+
+        return tf.cond(tf.reduce_any(entry >= RARE), lambda: self._expand(points, entry, at), without_empty)
+
+    def _expand(self, points: tf.Tensor, entry: tf.Tensor, at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Characters that become several, each with the position of the one it comes from."""
         rare = entry >= RARE
         row = tf.where(rare, entry - RARE, 0)
-        count = tf.where(rare, tf.gather(self._rare["count"], row), 1)
+        count = tf.where(rare, tf.gather(self._rare["count"], row), tf.cast(entry < EMPTY, tf.int32))
         total = tf.cumsum(count)
         owner = tf.RaggedTensor.from_row_lengths(tf.range(total[-1]), count, validate=False).value_rowids()
         nth = tf.range(total[-1]) - tf.gather(total - count, owner)
-        begin = tf.gather(self._rare["begin"], row)
-        source = tf.gather(begin, owner) + nth
-        spread = tf.gather(rare, owner)
-        new = tf.where(
-            spread,
-            tf.gather(self._rare["entry"], tf.where(spread, source, 0)),
-            tf.gather(entry, owner),
-        )
+        listed = tf.gather(rare, owner)
+        index = tf.gather(tf.gather(self._rare["begin"], row), owner) + nth
+        new = tf.gather(self._rare["entry"], tf.where(listed, index, 0))
+        new = tf.where(listed, new, tf.gather(entry, owner))
         if self.tokenizer.strip_accents:
             marks = rare & tf.gather(self._rare["marks"], row)
-            new = tf.cond(
-                tf.reduce_any(marks), lambda: self._in_canonical_order(points, new, owner), lambda: new
-            )
+            new = tf.cond(tf.reduce_any(marks), lambda: self._in_canonical_order(points, new, owner), lambda: new)
         return new, tf.gather(at, owner)
 
     def _find_specials(self, points: tf.Tensor, entry: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -287,8 +283,9 @@ class GraphTokenizer(tf.Module):
         size = tf.size(points)
         ahead = tf.concat([points, tf.zeros([10], tf.int32)], 0)
         vanish = tf.zeros_like(points, tf.bool)
+        entry = tf.where(points == ord("["), SINGLE + ord("["), entry)
         for number, token in enumerate(self._specials):
-            match = tf.ones_like(points, tf.bool)
+            match = tf.ones_like(vanish)
             for i, c in enumerate(token):
                 match &= ahead[i : size + i] == ord(c)
             entry = tf.where(match, SINGLE + CODE_POINTS + number, entry)
@@ -332,26 +329,41 @@ class _Pages(tf.Module):
         return tf.gather(self._values, base + tf.bitwise.bitwise_and(points, 255))
 
 
-def _entries(table: CodePoints, bracket: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def _decode(texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Code points int32 [n] and row splits int64 [batch + 1]; a line feed ends each text, so that none touches the next."""
+    texts = texts + "\n"
+    joined = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
+
+    def ascii_only() -> tuple[tf.Tensor, tf.Tensor]:
+        lengths = tf.cast(tf.strings.length(texts), tf.int64)
+        return tf.cast(joined, tf.int32), tf.concat([[0], tf.cumsum(lengths)], 0)
+
+    def any_text() -> tuple[tf.Tensor, tf.Tensor]:
+        points = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")
+        return points.values, points.row_splits
+
+    return tf.cond(tf.reduce_all(joined < 128), ascii_only, any_text)
+
+
+def _entries(table: CodePoints, lower_case: bool, bracket: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The table in the form of LETTER .. RARE, and the rows that RARE entries point at."""
     length = np.diff(table.splits)
     target = table.flat[np.minimum(table.splits[:-1], len(table.flat) - 1)]
     code = np.array([LETTER, GONE, BLANK, SINGLE], np.int32)[table.kind]  # by ORDINARY, DROP, SPACE, ALONE
     code[(table.kind == ORDINARY) & table.punctuation[target]] = SINGLE
-    entries = code + np.where((table.kind == DROP) | (table.kind == SPACE), 0, target)
+    code[(table.kind == ORDINARY) & (length == 0)] = EMPTY
+    entries = np.where(length == 1, code + target, code)
     marks = np.zeros(CODE_POINTS, bool)
     marks[np.repeat(np.arange(CODE_POINTS), length)[table.order[table.flat] > 0]] = True
-    changes = (length != 1) | marks
-    changes[ord(SIGMA)] = True
-    changes[ord("[")] |= bracket
-    rare = np.flatnonzero(changes & ((table.kind == ORDINARY) | (table.kind == ALONE)))
+    rare = (length > 1) | marks
+    rare[ord(SIGMA)] |= lower_case
+    rare[ord("[")] |= bracket
+    rare = np.flatnonzero(rare)
     entries[rare] = RARE + np.arange(len(rare))
-    parts = [table.flat[table.splits[c] : table.splits[c + 1]] for c in rare]
-    flat = np.concatenate(parts)
-    count = length[rare]
+    flat = table.flat[spread(table.splits[rare], length[rare])]
     return entries.astype(np.int32), {
-        "begin": (np.cumsum(count) - count).astype(np.int32),
-        "count": count.astype(np.int32),
+        "begin": (np.cumsum(length[rare]) - length[rare]).astype(np.int32),
+        "count": length[rare].astype(np.int32),
         "entry": (flat + np.where(table.punctuation[flat], SINGLE, LETTER)).astype(np.int32),
         "marks": marks[rare],
     }
