@@ -1,7 +1,8 @@
 """Classification of single texts and of pairs: one label out of several.
 
-The network is that of run_classifier.py in google-research/bert (pooled output, dropout 0.1, one linear layer, truncated
-normal 0.02), with other poolings and a BiLSTM as options. docs/classification.md lists formats, options and formulas.
+The network is that of run_classifier.py in google-research/bert (pooled output, dropout 0.1, one linear
+layer, truncated normal 0.02), with other poolings and a BiLSTM as options. docs/classification.md lists
+formats, options and formulas.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ class Classification(TableHead):
 
     Attributes:
         labels: the label names, in the order of the logits; empty: sorted from the training examples.
-        pooling: what the last layer sees of the sequence: "cls" (the original pooler's tanh layer over [CLS]), "mean",
-            "max", "attention" (learned) over all real pieces, or "last_cls:K", the [CLS] vectors of the last K layers.
-        bilstm: units per direction of a BiLSTM between the encoder and the pooling; 0: none. With pooling "cls" the
-            BiLSTM's output at [CLS] is taken.
+        pooling: what the last layer sees of the sequence: "cls" (the original pooler's tanh layer over
+            [CLS]), "mean", "max", "attention" (learned) over all real pieces, or "last_cls:K", the [CLS]
+            vectors of the last K layers.
+        bilstm: units per direction of a BiLSTM between the encoder and the pooling; 0: none. With pooling
+            "cls" the BiLSTM's output at [CLS] is taken.
         dropout: rate before the last layer.
         class_weights: None, "balanced" (examples / (classes * examples of the class), fixed by ``fit``), or
             {label: factor >= 0}; labels not named have 1.
@@ -70,15 +72,11 @@ class Classification(TableHead):
         if twice := [name for name, n in Counter(names).items() if n > 1]:
             raise UserError("labels", f"{twice[0]!r} is listed more than once", "list every label once")
         if len(names) == 1:
-            raise UserError(
-                "labels", f"there is only one label, {names[0]!r}", "classification needs two or more"
-            )
+            raise UserError("labels", f"there is only one label, {names[0]!r}", "classification needs two or more")
         object.__setattr__(self, "labels", tuple(names))
         self._last_layers()
         if isinstance(self.bilstm, bool) or not isinstance(self.bilstm, int) or self.bilstm < 0:
-            raise UserError(
-                "bilstm", f"is {self.bilstm!r}", "give the number of units per direction, 0 for none"
-            )
+            raise UserError("bilstm", f"is {self.bilstm!r}", "give the number of units per direction, 0 for none")
         for option in ("dropout", "label_smoothing"):
             value = getattr(self, option)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
@@ -87,20 +85,12 @@ class Classification(TableHead):
             weights = {label_name(k): w for k, w in self.class_weights.items()}
             for label, weight in weights.items():
                 if self.labels and label not in self.labels:
-                    raise UserError(
-                        "class_weights", f"{label!r} is no label", f"labels: {', '.join(self.labels)}"
-                    )
-                if (
-                    isinstance(weight, bool)
-                    or not isinstance(weight, (int, float))
-                    or not 0 <= weight < float("inf")
-                ):
+                    raise UserError("class_weights", f"{label!r} is no label", f"labels: {', '.join(self.labels)}")
+                if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight < float("inf"):
                     raise UserError("class_weights", f"{label!r} has {weight!r}", "give a number >= 0")
             object.__setattr__(self, "class_weights", weights)
         elif self.class_weights not in (None, "balanced"):
-            raise UserError(
-                "class_weights", f"is {self.class_weights!r}", 'choose "balanced" or {label: factor}'
-            )
+            raise UserError("class_weights", f"is {self.class_weights!r}", 'choose "balanced" or {label: factor}')
 
     def _last_layers(self) -> int:
         """K of "last_cls:K", 0 for the other poolings."""
@@ -111,9 +101,7 @@ class Classification(TableHead):
                                 "choose mean, max, attention or cls with bilstm")  # fmt: skip
             return int(count)
         if self.pooling not in ("cls", "mean", "max", "attention"):
-            raise UserError(
-                "pooling", f"is {self.pooling!r}", "choose cls, mean, max, attention or last_cls:K, K >= 1"
-            )
+            raise UserError("pooling", f"is {self.pooling!r}", "choose cls, mean, max, attention or last_cls:K, K >= 1")
         return 0
 
     # ---- data ----------------------------------------------------------------------------------------------------
@@ -139,7 +127,7 @@ class Classification(TableHead):
         return f"{len(self.labels)} labels: {_listed(self.labels)}"
 
     def fit(self, examples: Iterable[Example]) -> Classification:
-        """Learns the labels (unless given), balanced class weights, and that examples made in Python are pairs.
+        """Learns the labels (unless given) and balanced class weights; takes pairs if all examples are pairs.
 
         Raises:
             UserError: rows that cannot be used (see ``usable``); no examples; fewer than two labels.
@@ -150,9 +138,7 @@ class Classification(TableHead):
             counts[label_name(example.gold)] += 1
             pairs += example.pair is not None
         if not counts:
-            raise UserError(
-                "training examples", "there are none", "give a file with at least one row per label"
-            )
+            raise UserError("training examples", "there are none", "give a file with at least one row per label")
         labels = self.labels or label_order(counts)
         if len(labels) < 2:
             raise UserError(
@@ -161,9 +147,7 @@ class Classification(TableHead):
         weights = self.class_weights
         if weights == "balanced":  # a label without examples is never weighted in training
             total = sum(counts.values())
-            weights = {
-                label: total / (len(labels) * counts[label]) if counts[label] else 1.0 for label in labels
-            }
+            weights = {label: total / (len(labels) * counts[label]) if counts[label] else 1.0 for label in labels}
         pair_column = self.pair_column
         if pairs and pair_column is None:
             if pairs < sum(counts.values()):
@@ -174,9 +158,7 @@ class Classification(TableHead):
 
     def _index(self) -> dict[str, int]:
         if not self.labels:
-            raise UserError(
-                "classification", "the labels are not known yet", "call fit, or give the option labels"
-            )
+            raise UserError("classification", "the labels are not known yet", "call fit, or give the option labels")
         return {label: i for i, label in enumerate(self.labels)}
 
     def features(self, examples: Sequence[Example], text: Any) -> Features:
@@ -193,12 +175,10 @@ class Classification(TableHead):
             if (e.pair is not None) != wants:
                 seen, should = ("no", "two texts") if wants else ("a", "single texts")
                 raise UserError(e.where or "example", f"has {seen} second text, but this head takes {should}",
-                                "set pair_column (to any name, for examples made in Python) for pairs only")  # fmt: skip
+                                "set pair_column (for examples made in Python: to any name) for pairs only")  # fmt: skip
         pair = [e.pair for e in examples] if wants else None
         windows = text([e.text for e in examples], pair)
-        y = np.fromiter(
-            (index.get(label_name(e.gold), UNLABELLED) for e in examples), np.int32, len(examples)
-        )
+        y = np.fromiter((index.get(label_name(e.gold), UNLABELLED) for e in examples), np.int32, len(examples))
         w = np.fromiter((e.weight for e in examples), np.float32, len(examples))
         y, w = y[windows.example], w[windows.example]
         return Features(windows, {OUTPUT: y}, {OUTPUT: np.where(y == UNLABELLED, np.float32(0), w)})
@@ -213,18 +193,14 @@ class Classification(TableHead):
         vector = keras.layers.Dropout(self.dropout, name="classifier_dropout")(vector)
         # float32 also under mixed precision: a softmax over half-precision logits rounds probabilities
         return {
-            OUTPUT: keras.layers.Dense(classes, kernel_initializer=init, dtype="float32", name="classifier")(
-                vector
-            )
+            OUTPUT: keras.layers.Dense(classes, kernel_initializer=init, dtype="float32", name="classifier")(vector)
         }
 
     def _pooled(self, encoded: Any, init: Any) -> Any:
         if count := self._last_layers():
             depth = encoded.config.num_hidden_layers
             if count > depth:
-                raise UserError(
-                    "pooling", f"{self.pooling}, but the encoder has {depth} layers", f"at most {depth}"
-                )
+                raise UserError("pooling", f"{self.pooling}, but the encoder has {depth} layers", f"at most {depth}")
             # ``sequence`` is the last layer, with the norm that a pre-norm encoder puts behind it
             layers = [*encoded.layers[depth + 1 - count : depth], encoded.sequence]
             return ops.concatenate([layer[:, 0] for layer in layers], axis=-1)
@@ -264,25 +240,19 @@ class Classification(TableHead):
     def metrics(self) -> dict[str, list[keras.Metric]]:
         return {OUTPUT: [Accuracy()]}
 
-    def target(
-        self, logits: Mapping[str, tf.Tensor], chosen: Mapping[str, tf.Tensor] | None = None
-    ) -> tf.Tensor:
+    def target(self, logits: Mapping[str, tf.Tensor], chosen: Mapping[str, tf.Tensor] | None = None) -> tf.Tensor:
         """[B]: the logit of the chosen label."""
         which = tf.argmax((logits if chosen is None else chosen)[OUTPUT], -1, output_type=tf.int32)
         return tf.gather(logits[OUTPUT], which, batch_dims=1)
 
     # ---- answers -------------------------------------------------------------------------------------------------
 
-    def decode(
-        self, examples: Sequence[Example], windows: Any, logits: Mapping[str, Any]
-    ) -> list[dict[str, Any]]:
+    def decode(self, examples: Sequence[Example], windows: Any, logits: Mapping[str, Any]) -> list[dict[str, Any]]:
         rows = np.asarray(logits[OUTPUT], np.float32).reshape(-1, len(self.labels))
         mine = np.full(len(examples), -1)
         mine[windows.example] = np.arange(len(rows))
         if len(rows) != len(examples) or (mine < 0).any():
-            raise ValueError(
-                f"{len(rows)} rows of logits for {len(examples)} examples: one row each is expected"
-            )
+            raise ValueError(f"{len(rows)} rows of logits for {len(examples)} examples: one row each is expected")
         rows = rows[mine]
         probabilities = np.exp(rows - rows.max(-1, keepdims=True, initial=-np.inf))
         probabilities /= probabilities.sum(-1, keepdims=True)
@@ -308,7 +278,8 @@ class Classification(TableHead):
         """Accuracy, F1s, Matthews, and per class precision, recall, F1 and support; see ``scores``.
 
         Raises:
-            UserError: an example without a known label (with ``bad_rows="skip"`` it is left out), or no example.
+            UserError: an example without a known label (with ``bad_rows="skip"`` it is left out), or no
+                example.
         """
         index = self._index()
         counts = np.zeros((len(index), len(index)), np.int64)
@@ -329,10 +300,11 @@ class Classification(TableHead):
 def scores(confusion: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
     """All scores of a confusion matrix, int [gold, predicted].
 
-    With tp, fp, fn of a class: precision tp / (tp + fp), recall tp / (tp + fn), F1 2 tp / (2 tp + fp + fn); each is 0
-    where its denominator is. ``macro_f1`` is the mean F1 of the classes that occur as gold or as prediction;
-    ``micro_f1`` pools the counts (with one label per text it equals accuracy). ``matthews`` is the correlation of gold
-    and prediction for any number of classes (Gorodkin 2004, R_K; for two classes Matthews 1975), 0 if either is constant.
+    With tp, fp, fn of a class: precision tp / (tp + fp), recall tp / (tp + fn), F1 2 tp / (2 tp + fp + fn);
+    each is 0 where its denominator is. ``macro_f1`` is the mean F1 of the classes that occur as gold or as
+    prediction; ``micro_f1`` pools the counts (with one label per text it equals accuracy). ``matthews`` is
+    the correlation of gold and prediction for any number of classes (Gorodkin 2004, R_K; for two classes
+    Matthews 1975), 0 if either is constant.
 
     Example:
         >>> round(scores(np.array([[3, 1], [0, 4]]), ["no", "yes"])["macro_f1"], 4)

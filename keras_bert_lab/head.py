@@ -1,9 +1,10 @@
 """The plug-in contract: what a task (classification, tagging, question answering, ...) must say about itself.
 
-A head is a frozen dataclass. Its fields are its options and whatever else must be saved besides weights (label names,
-thresholds): JSON in, JSON out. Everything around it (training, evaluation, prediction, export) works through the
-methods below and never asks which head it has. Heads are found through the entry-point group ``keras_bert_lab.heads``;
-the built-in ones use the same door. ``keras_bert_lab.testing.check_head`` is this contract as a test, docs/heads.md its guide.
+A head is a frozen dataclass. Its fields are its options and whatever else must be saved besides weights
+(label names, thresholds): JSON in, JSON out. Everything around it (training, evaluation, prediction, export)
+works through the methods below and never asks which head it has. Heads are found through the entry-point
+group ``keras_bert_lab.heads``; the built-in ones use the same door. ``keras_bert_lab.testing.check_head`` is
+this contract as a test, docs/heads.md its guide.
 """
 
 from __future__ import annotations
@@ -58,9 +59,11 @@ class Features:
     """Examples as numbers: rows for the model and what is to be learned about them.
 
     Attributes:
-        windows: the rows (``windows.Windows``); an example may have several, ``windows.example`` says whose each is.
-        y: targets per output. An array of [rows, ...] for outputs per row, or a flat array [pieces, ...] aligned with
-            ``windows.input_ids`` for outputs per piece. Integer targets use -100 for "not labelled".
+        windows: the rows (``windows.Windows``); an example may have several, ``windows.example`` says whose
+            each is.
+        y: targets per output. An array of [rows, ...] for outputs per row, or a flat array [pieces, ...]
+            aligned with ``windows.input_ids`` for outputs per piece. Integer targets use -100 for "not
+            labelled".
         w: float32 weights, the same keys and leading length as ``y``; 0 where nothing is labelled.
     """
 
@@ -71,10 +74,11 @@ class Features:
 
 @dataclass(frozen=True)
 class Head:
-    """Base of all heads. Subclasses are ``@dataclass(frozen=True, kw_only=True)`` with a default for every field.
+    """Base of all heads: ``@dataclass(frozen=True, kw_only=True)`` classes, every field with a default.
 
-    Must be written: ``read``, ``features``, ``outputs``, ``losses``, ``decode``, ``score``, ``answers``, ``target`` and
-    ``main_metric``. The rest has defaults. Shapes: B rows, L pieces in the longest row, H hidden size.
+    Must be written: ``read``, ``features``, ``outputs``, ``losses``, ``decode``, ``score``, ``answers``,
+    ``target`` and ``main_metric``. The rest has defaults. Shapes: B rows, L pieces in the longest row, H
+    hidden size.
     """
 
     main_metric: ClassVar[str] = ""
@@ -97,8 +101,8 @@ class Head:
         """A head from JSON-able options.
 
         Raises:
-            UserError: an option that the head does not have (all options and the nearest are listed), or a value
-                that its ``__post_init__`` refuses.
+            UserError: an option that the head does not have (all options and the nearest are listed), or a
+                value that its ``__post_init__`` refuses.
         """
         known = [f.name for f in dataclasses.fields(cls)]
         for option in options:
@@ -139,7 +143,8 @@ class Head:
         Prediction does not pass through here: there every row is answered.
 
         Raises:
-            UserError: with ``bad_rows == "error"``, at the end of the stream or after ten bad rows: each is listed.
+            UserError: with ``bad_rows == "error"``, at the end of the stream or after ten bad rows: each is
+                listed.
         """
         bad: dict[str, list[str]] = {}  # trouble: where
         count = 0
@@ -176,7 +181,8 @@ class Head:
 
         Args:
             examples: any number of them.
-            text: ``text(first, second=None) -> Windows`` cuts lists of str with the model's tokenizer and length.
+            text: ``text(first, second=None) -> Windows`` cuts lists of str with the model's tokenizer and
+                length.
         """
         raise NotImplementedError
 
@@ -185,13 +191,13 @@ class Head:
     def outputs(self, encoded: Encoded) -> dict[str, Any]:
         """Logits by output name, [B, ..., classes] float32 symbolic Keras tensors.
 
-        The keys name the outputs everywhere: in ``losses``, ``metrics``, Features, Keras, ONNX and LiteRT. Layers made
-        here are named so that variable paths read like the checkpoint's (``classifier/kernel``).
+        The keys name the outputs everywhere: in ``losses``, ``metrics``, Features, Keras, ONNX and LiteRT.
+        Layers made here are named so that variable paths read like the checkpoint's (``classifier/kernel``).
         """
         raise NotImplementedError
 
     def losses(self) -> dict[str, keras.Loss]:
-        """A Keras loss per output. ``loss.call(y, logits)`` gives one number per labelled thing: [B] or [B, L].
+        """A Keras loss per output. ``loss.call(y, logits)`` gives one number per row [B] or per piece [B, L].
 
         The model's loss is the sum over outputs of each one's weighted mean over what is labelled.
         """
@@ -201,15 +207,14 @@ class Head:
         """Running metrics per output, updated with weights, whose variables are sums. Default: none."""
         return {}
 
-    def target(
-        self, logits: Mapping[str, tf.Tensor], chosen: Mapping[str, tf.Tensor] | None = None
-    ) -> tf.Tensor:
+    def target(self, logits: Mapping[str, tf.Tensor], chosen: Mapping[str, tf.Tensor] | None = None) -> tf.Tensor:
         """[B] float32, differentiable: the score of the chosen answer, which is what explanations explain.
 
         Args:
             logits: by output name, to differentiate through.
-            chosen: the logits that decide which answer is chosen (default: ``logits``). Methods that walk from a
-                baseline to the input give the input's here, so that the answer stays the same along the way.
+            chosen: the logits that decide which answer is chosen (default: ``logits``). Methods that walk
+                from a baseline to the input give the input's here, so that the answer stays the same along
+                the way.
         """
         raise NotImplementedError
 
@@ -231,7 +236,8 @@ class Head:
         Args:
             examples: those that the windows were made from.
             windows: the rows.
-            logits: by output name: an array [rows, ...], or for outputs per piece a list of [length of row, ...] arrays.
+            logits: by output name: an array [rows, ...], or for outputs per piece a list of [length of row,
+                ...] arrays.
         """
         raise NotImplementedError
 
@@ -243,15 +249,13 @@ class Head:
         """What the exported model returns for ids: tensors by name, first axis B, plain TensorFlow ops only."""
         raise NotImplementedError
 
-    def serve(
-        self, texts: Mapping[str, tf.Tensor], run: Callable[..., tuple[dict, dict]]
-    ) -> dict[str, tf.Tensor]:
-        """What the exported model returns for raw text. Default: the ``answers`` of the texts cut to one row each.
+    def serve(self, texts: Mapping[str, tf.Tensor], run: Callable[..., tuple[dict, dict]]) -> dict[str, tf.Tensor]:
+        """What the exported model returns for raw text. Default: the ``answers`` of the texts, one row each.
 
         Args:
             texts: string tensors [B], one per name in ``text_inputs``.
-            run: ``run(first, second=None) -> (logits, packed)`` tokenizes, packs and calls the model in the graph;
-                ``packed`` holds the three model inputs.
+            run: ``run(first, second=None) -> (logits, packed)`` tokenizes, packs and calls the model in the
+                graph; ``packed`` holds the three model inputs.
         """
         logits, _ = run(*(texts[name] for name in self.text_inputs))
         return self.answers(logits)
@@ -261,16 +265,19 @@ class Head:
 class TableHead(Head):
     """A head whose files are tables with a text, perhaps a second text, and a gold column: TSV, CSV, JSONL.
 
-    Columns are given by name, or by number counted from 0. A name needs a header row (JSONL: a key). With numbers,
-    ``header`` must say whether the first row is one: it is never guessed. Tables.py says how files are read.
+    Columns are given by name, or by number counted from 0. A name needs a header row (JSONL: a key). With
+    numbers, ``header`` must say whether the first row is one: it is never guessed. ``tables`` says how files
+    are read.
 
     Attributes:
         text_column: the text; None: the column named ``text`` or else ``sentence``.
         pair_column: the second text; None: single texts.
         label_column: the gold answer; a file without that column can be predicted but not trained on.
-        header: whether the first row of TSV and CSV names the columns; may be None (yes) if no column is a number.
+        header: whether the first row of TSV and CSV names the columns; may be None (yes) if no column is a
+            number.
         format, delimiter, quoted, encoding: see ``tables.Table``.
-        bad_rows: "error" or "skip": rows that cannot be learned from (empty text, no label) in training and scoring.
+        bad_rows: "error" or "skip": rows that cannot be learned from (empty text, no label) in training and
+            scoring.
     """
 
     text_column: str | int | None = None
@@ -286,9 +293,7 @@ class TableHead(Head):
     def __post_init__(self) -> None:
         for option in ("text_column", "pair_column", "label_column"):
             value = getattr(self, option)
-            if isinstance(value, bool) or not (
-                isinstance(value, (str, int)) or (value is None and option[0] != "l")
-            ):
+            if isinstance(value, bool) or not (isinstance(value, (str, int)) or (value is None and option[0] != "l")):
                 raise UserError(option, f"{value!r} is no column", "give a name, or a number counted from 0")
             if isinstance(value, int) and value < 0:
                 raise UserError(option, f"{value} is negative", "columns are counted from 0")
@@ -302,14 +307,13 @@ class TableHead(Head):
     def gold(self, value: Any) -> Any:
         """The gold answer from a cell that is not blank. Default: the label as a normalised string.
 
-        What cannot be a gold answer is given back as it is, for ``problem`` to tell of: it may be a file to predict.
+        What cannot be a gold answer is given back as it is, for ``problem`` to tell of: it may be a file to
+        predict.
         """
         return value if isinstance(value, (list, dict)) else label_name(value)
 
     def read(self, path: str | Path) -> Iterator[Example]:
-        numbers = [
-            o for o in ("text_column", "pair_column", "label_column") if isinstance(getattr(self, o), int)
-        ]
+        numbers = [o for o in ("text_column", "pair_column", "label_column") if isinstance(getattr(self, o), int)]
         header = True if self.header is None else self.header
         table = Table(path, header=header, format=self.format, delimiter=self.delimiter, quoted=self.quoted,
                       encoding=self.encoding)  # fmt: skip
@@ -393,8 +397,9 @@ def load_head(name: str) -> type[Head]:
     """The class of an installed head.
 
     Raises:
-        UserError: no head has that name (those that there are, and the nearest, are listed); two distributions claim
-            it; it cannot be imported or is no head: distribution, version and cause are named.
+        UserError: no head has that name (those that there are, and the nearest, are listed); two
+            distributions claim it; it cannot be imported or is no head: distribution, version and cause are
+            named.
 
     Example:
         >>> load_head("classification").__name__

@@ -1,8 +1,9 @@
 """Losses and metrics that average over what is labelled, and over nothing else.
 
-A position counts with its weight; a target of -100 is the same as a weight of 0. So padding changes no number, a batch
-without any label gives 0 and no gradient, and a metric is computed from the counts of the whole epoch.
-The cross entropy is that of run_classifier.py and run_pretraining.py of google-research/bert: log-softmax in float32.
+A position counts with its weight; a target of -100 is the same as a weight of 0. So padding changes no
+number, a batch without any label gives 0 and no gradient, and a metric is computed from the counts of the
+whole epoch. The cross entropy is that of run_classifier.py and run_pretraining.py of google-research/bert:
+log-softmax in float32.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ class SparseCategoricalCrossentropy(keras.Loss):
 
         c[y] * ( -(1 - e) * p[y]  -  e / K * sum_k p[k] )
 
-    (smoothing as in Szegedy et al. 2016, section 7). ``call`` returns these, 0 where the target is -100; calling the
-    loss returns their mean weighted by ``sample_weight``: sum(w * loss) / sum(w), 0 if nothing is labelled. Class
-    weights scale the loss and do not enter the denominator, as in Keras (torch divides by their sum as well).
+    (smoothing as in Szegedy et al. 2016, section 7). ``call`` returns these, 0 where the target is -100;
+    calling the loss returns their mean weighted by ``sample_weight``: sum(w * loss) / sum(w), 0 if nothing is
+    labelled. Class weights scale the loss and do not enter the denominator, as in Keras (torch divides by
+    their sum as well).
 
     Args:
         label_smoothing: e, in [0, 1).
@@ -106,7 +108,7 @@ class SparseCategoricalCrossentropy(keras.Loss):
 
 @keras.saving.register_keras_serializable(package="keras_bert_lab")
 class Accuracy(keras.Metric):
-    """Share of labelled positions whose largest logit is the target's, weighted. 0 before anything was labelled.
+    """Weighted share of the labelled positions whose largest logit is the target's; 0 if there are none.
 
     State: two sums (weight of the right ones, weight of all), so that replicas are reduced by adding.
 
@@ -144,8 +146,8 @@ class F1(keras.Metric):
 
     Args:
         classes: number of classes K.
-        average: "macro" (mean of the classes' F1 over those that occur as target or prediction) or "micro" (one F1
-            of the summed counts).
+        average: "macro" (mean of the classes' F1 over those that occur as target or prediction) or "micro"
+            (one F1 of the summed counts).
         over: the classes that count, for example without O in tagging, or only the positive one; None: all.
 
     State: tp, fp, fn, each [K], sums. 0 where the denominator is 0.

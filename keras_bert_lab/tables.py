@@ -2,13 +2,13 @@
 
 What is said here once, for every head that reads tables:
 
-* The form follows the file's name: ``.tsv .tab .txt`` are TSV, ``.csv`` is CSV, ``.jsonl .ndjson .json`` hold one
-  JSON object a line. Any other name needs the option ``format``.
-* TSV is not quoted: a ``"`` is a character like any other (as in the GLUE files, where quotes do not balance).
-  CSV is quoted as in RFC 4180: a cell in ``"`` may hold the delimiter and line ends, ``""`` stands for one ``"``.
-  The option ``quoted`` says otherwise. A cell that is quoted wrongly is an error, not a guess.
-* A byte-order mark and CRLF line ends are not part of the data. Blank lines at the end of the file are no rows;
-  a blank line elsewhere is a row with one empty cell (in JSONL: no row).
+* The form follows the file's name: ``.tsv .tab .txt`` are TSV, ``.csv`` is CSV, ``.jsonl .ndjson .json`` hold
+  one JSON object a line. Any other name needs the option ``format``.
+* TSV is not quoted: a ``"`` is a character like any other (as in the GLUE files, where quotes do not
+  balance). CSV is quoted as in RFC 4180: a cell in ``"`` may hold the delimiter and line ends, ``""`` stands
+  for one ``"``. The option ``quoted`` says otherwise. A cell that is quoted wrongly is an error, not a guess.
+* A byte-order mark and CRLF line ends are not part of the data. Blank lines at the end of the file are no
+  rows; a blank line elsewhere is a row with one empty cell (in JSONL: no row).
 * Every row has as many cells as the first one; rows that have not are an error that lists their lines.
 * Nothing but one row (and one quoted cell, at most 16 M characters) is in memory at a time.
 """
@@ -16,13 +16,14 @@ What is said here once, for every head that reads tables:
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import difflib
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from .errors import UserError
 
@@ -49,12 +50,12 @@ class Table:
         names: the columns' names (TSV and CSV with a header; in JSONL the first object's keys), or None.
         width: number of cells of a row, or None for JSONL and for a file without any row.
 
-    Iterating gives ``(line, row)``: the 1-based line of the file where the row begins, and a list of str cells, or
-    the object (dict) of a JSONL line.
+    Iterating gives ``(line, row)``: the 1-based line of the file where the row begins, and a list of str
+    cells, or the object (dict) of a JSONL line.
 
     Raises:
-        UserError: no such file, unknown form, wrong encoding (with the byte's position), a row with another number
-            of cells than the first, bad quoting, a line that is not a JSON object.
+        UserError: no such file, unknown form, wrong encoding (with the byte's position), a row with another
+            number of cells than the first, bad quoting, a line that is not a JSON object.
 
     Example:
         >>> table = Table("reviews.tsv", header=True)  # doctest: +SKIP
@@ -130,7 +131,7 @@ class Table:
         raise UserError(self.path, f"the first row has {self.width} cells, but {lines}", remedy)
 
     def find(self, column: str | int, option: str, required: bool = True) -> str | int | None:
-        """The key of a column: ``row[key]`` (JSONL: ``row.get(key)``) is its cell. None if absent and not required.
+        """The key of a column: ``row[key]`` (JSONL: ``row.get(key)``) is its cell; None if it may be absent and is.
 
         Args:
             column: a name from the header (or a key of the JSONL objects), or a number counted from 0.
@@ -152,9 +153,7 @@ class Table:
             raise self._absent(column, option)
         if self.names is None:
             if self.first is None:
-                raise UserError(
-                    self.path, "is empty, it has no header row", "name the columns in the first row"
-                )
+                raise UserError(self.path, "is empty, it has no header row", "name the columns in the first row")
             raise UserError(option, f"is the name {column!r}, but header is false",
                             "give column numbers (from 0), or set header to true")  # fmt: skip
         places = [i for i, name in enumerate(self.names) if name == column]
@@ -171,9 +170,7 @@ class Table:
         near = difflib.get_close_matches(str(column), self.names or (), n=1)
         hint = f"set {option} to one of these" + (f" (did you mean {near[0]!r}?)" if near else "")
         if self.header:
-            hint += (
-                "; if this first row is data and not a header, give column numbers (from 0) and header=false"
-            )
+            hint += "; if this first row is data and not a header, give column numbers (from 0) and header=false"
         return UserError(self.path, f"has no column {column!r}; it has {self._seen()}", hint)
 
     def _seen(self) -> str:
@@ -210,9 +207,7 @@ class Table:
         except UnicodeDecodeError:
             raise _where_undecodable(self.path, self.encoding) from None
         except UnicodeError as error:  # UTF-16 without its mark, for example
-            raise UserError(
-                self.path, f"is not {self.encoding}: {error}", "set encoding to the file's own"
-            ) from None
+            raise UserError(self.path, f"is not {self.encoding}: {error}", "set encoding to the file's own") from None
 
     def _plain(self, file: io.TextIOBase) -> Iterator[tuple[int, list[str]]]:
         delimiter = self.delimiter
@@ -221,9 +216,7 @@ class Table:
 
     def _quoted(self, file: io.TextIOBase) -> Iterator[tuple[int, list[str]]]:
         if csv.field_size_limit() < LARGEST_CELL:
-            csv.field_size_limit(
-                LARGEST_CELL
-            )  # the module's own limit, 131072, is shorter than real documents
+            csv.field_size_limit(LARGEST_CELL)  # the module's own limit, 131072, is shorter than real documents
         reader = csv.reader(file, delimiter=self.delimiter, strict=True)
         begins = 1
         while True:
@@ -328,7 +321,7 @@ def label_name(value: object) -> str | None:
 
 
 def label_order(labels: Iterable[str]) -> tuple[str, ...]:
-    """The labels once each, in an order that depends on nothing but them: by value if all are integers, else by text.
+    """The labels once each, in an order that depends on them alone: by value if all are integers, else by text.
 
     Example:
         >>> label_order(["10", "9", "9"]), label_order(["b", "10", "a"])
@@ -339,3 +332,73 @@ def label_order(labels: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted(names, key=lambda name: (int(name), name)))
     except ValueError:
         return tuple(sorted(names))
+
+
+@contextlib.contextmanager
+def writer(to: str | Path | TextIO) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Yields a function that writes one record as a row of ``to``: TSV, CSV or JSONL by the file's name.
+
+    JSONL takes records as they are. In TSV and CSV the first record's keys are the header; a dict inside a
+    record becomes columns ``key.inner``, a list its JSON. TSV is not quoted: tabs and line ends in a cell
+    become blanks. A file appears under its name when the last row is written, so that it is never half there.
+
+    Args:
+        to: a file name, or an open text stream, which gets JSON lines.
+
+    Raises:
+        UserError: the name's ending is unknown, or the file cannot be written.
+
+    Example:
+        >>> with writer("answers.tsv") as write:  # doctest: +SKIP
+        ...     write({"label": "good", "probabilities": {"bad": 0.1, "good": 0.9}})
+    """
+    if not isinstance(to, str | Path):
+        yield lambda record: print(json.dumps(record, ensure_ascii=False), file=to)
+        return
+    path = Path(to)
+    form = FORMATS.get(path.suffix.lower())
+    if form is None:
+        raise UserError(path, f"the ending {path.suffix!r} says no format", "name it .tsv, .csv or .jsonl")
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        file = open(partial, "w", encoding="utf-8", newline="")  # noqa: SIM115  closed below, before the renaming
+    except OSError as error:
+        raise UserError(path, f"cannot be written ({error.strerror})", "choose another place") from None
+    try:
+        with file:
+            yield _row_writer(file, form)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _row_writer(file: TextIO, form: str) -> Callable[[Mapping[str, Any]], None]:
+    if form == "jsonl":
+        return lambda record: print(json.dumps(record, ensure_ascii=False), file=file)
+    rows: Any = csv.writer(file, lineterminator="\n")
+    if form == "tsv":
+        rows = csv.writer(file, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, quotechar=None)
+    columns: list[str] = []
+
+    def write(record: Mapping[str, Any]) -> None:
+        cells: dict[str, Any] = {}
+        for key, value in record.items():
+            if isinstance(value, Mapping):
+                cells |= {f"{key}.{inner}": v for inner, v in value.items()}
+            else:
+                cells[key] = value
+        if not columns:
+            columns.extend(cells)
+            rows.writerow([_cell(name, form) for name in columns])
+        if list(cells) != columns:
+            raise UserError("answers", f"a row has the columns {list(cells)}, the first had {columns}", "write .jsonl")
+        rows.writerow([_cell(value, form) for value in cells.values()])
+
+    return write
+
+
+def _cell(value: Any, form: str) -> str:
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return " ".join(text.replace("\r", "\n").replace("\t", "\n").split("\n")) if form == "tsv" else text

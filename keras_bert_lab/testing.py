@@ -71,9 +71,9 @@ def tiny_config(**changes: Any) -> BertConfig:
 def tiny_checkpoint(directory: str | Path, *, config: BertConfig | None = None, seed: int = 0) -> Path:
     """Writes a random checkpoint in Google's original form, as the downloads of 2018 lie on disk.
 
-    Files: ``vocab.txt``, ``bert_config.json``, ``bert_model.ckpt.index`` and ``.data-00000-of-00001`` with the 5 + 16
-    per layer + 2 tensors of the encoder, the 7 of the two pre-training heads, and ``global_step``. The directory's name
-    says ``uncased``, which is the original's way to say that texts are lower-cased.
+    Files: ``vocab.txt``, ``bert_config.json``, ``bert_model.ckpt.index`` and ``.data-00000-of-00001`` with
+    the 5 + 16 per layer + 2 tensors of the encoder, the 7 of the two pre-training heads, and ``global_step``.
+    The directory's name says ``uncased``, which is the original's way to say that texts are lower-cased.
 
     Args:
         directory: where the checkpoint's own directory is made.
@@ -202,7 +202,8 @@ def check_head(
         AssertionError: says which clause is broken and what was seen.
 
     Example:
-        >>> seen = check_head("classification", [Example(f"{w} film", gold=w) for w in ("good", "bad", "dull")])
+        >>> seen = check_head("classification", [Example(f"{w} film", gold=w) for w in ("good", "bad",
+        "dull")])
         >>> sorted(seen)[:2]
         ['answers', 'bulk']
     """
@@ -331,14 +332,20 @@ class _Check:
     def _shapes(self, features: Features, examples: int) -> None:
         _require(isinstance(features, Features), "features returns Features", type(features).__name__)
         windows = features.windows
-        _require(set(features.y) == set(features.w) == set(self.head.losses()), "y, w and losses have the same keys",
-                 f"{sorted(features.y)}, {sorted(features.w)}, {sorted(self.head.losses())}")
+        _require(
+            set(features.y) == set(features.w) == set(self.head.losses()),
+            "y, w and losses have the same keys",
+            f"{sorted(features.y)}, {sorted(features.w)}, {sorted(self.head.losses())}",
+        )
         counts = np.bincount(windows.example, minlength=examples) if len(windows) else np.zeros(examples)
         _require(len(counts) == examples and (counts > 0).all(), "every example has a row", f"rows: {counts}")
         for name in features.y:
             y, w = np.asarray(features.y[name]), np.asarray(features.w[name])
-            _require(len(y) in (len(windows), len(windows.input_ids)), "y is per row or per piece",
-                     f"{name}: {len(y)} for {len(windows)} rows and {len(windows.input_ids)} pieces")
+            _require(
+                len(y) in (len(windows), len(windows.input_ids)),
+                "y is per row or per piece",
+                f"{name}: {len(y)} for {len(windows)} rows and {len(windows.input_ids)} pieces",
+            )
             _require(len(w) == len(y), "w is as long as y", f"{name}: {len(w)} and {len(y)}")
             _require(w.dtype == np.float32, "weights are float32", f"{name}: {w.dtype}")
             _require(np.isfinite(w).all() and (w >= 0).all(), "weights are finite and not negative", name)
@@ -369,8 +376,11 @@ class _Check:
             keras.config.set_dtype_policy(before)
         for which in (model, half):
             for name, tensor in which.output.items():
-                _require(tensor.dtype == "float32", "logits are float32, also under mixed precision",
-                         f"{name} is {tensor.dtype}")
+                _require(
+                    tensor.dtype == "float32",
+                    "logits are float32, also under mixed precision",
+                    f"{name} is {tensor.dtype}",
+                )
                 _require(tensor.shape[0] is None, "the batch is free", f"{name} has the shape {tensor.shape}")
         values = half(self._padded(features.windows, 0), training=False)
         for name, value in values.items():
@@ -381,8 +391,11 @@ class _Check:
         self.per_piece = {name: len(t.shape) > 1 and t.shape[1] is None for name, t in model.output.items()}
         for name, per_piece in self.per_piece.items():
             wanted = len(features.windows.input_ids) if per_piece else len(features.windows)
-            _require(len(features.y[name]) == wanted, "an output [B, L, ...] has a target per piece, others per row",
-                     f"{name}: {len(features.y[name])} targets, {wanted} expected")
+            _require(
+                len(features.y[name]) == wanted,
+                "an output [B, L, ...] has a target per piece, others per row",
+                f"{name}: {len(features.y[name])} targets, {wanted} expected",
+            )
         return model
 
     def _padded(self, windows: Windows, more: int) -> dict[str, np.ndarray]:
@@ -412,8 +425,11 @@ class _Check:
             for name, loss in losses.items():
                 each = tf.convert_to_tensor(loss.call(y[name], logits[name]))
                 rank = 2 if self.per_piece[name] else 1
-                _require(len(each.shape) == rank, "loss.call gives a number per row or per piece",
-                         f"{name}: shape {each.shape}")
+                _require(
+                    len(each.shape) == rank,
+                    "loss.call gives a number per row or per piece",
+                    f"{name}: shape {each.shape}",
+                )
                 sums = tf.reduce_sum(tf.math.multiply_no_nan(each, weights[name]))
                 total += tf.math.divide_no_nan(sums, tf.reduce_sum(weights[name]))
             return total
@@ -437,7 +453,9 @@ class _Check:
             optimizer.apply_gradients(zip(grads, variables, strict=True))
         last, _ = step(w)
         self.seen["loss before"], self.seen["loss after"] = float(first), float(last)
-        _require(last < first, f"{self.steps} steps of training lower the loss", f"{float(first):.4g} to {float(last):.4g}")
+        _require(
+            last < first, f"{self.steps} steps of training lower the loss", f"{float(first):.4g} to {float(last):.4g}"
+        )
         logits = model(inputs, training=False)
         for name, metrics in self.head.metrics().items():
             for metric in metrics:
@@ -477,9 +495,14 @@ class _Check:
         for i, example in enumerate(examples):
             rows = np.flatnonzero(windows.example == i)
             own = dataclasses.replace(windows.take(rows), example=np.zeros(len(rows), np.int32))
-            alone = head.decode([example], own, {k: [v[r] for r in rows] if self.per_piece[k] else v[rows]
-                                                 for k, v in logits.items()})
-            _require(len(alone) == 1 and _same(alone[0], answers[i], self.tolerance), "an example is answered alone as among others", f"{alone} and {answers[i]}")
+            alone = head.decode(
+                [example], own, {k: [v[r] for r in rows] if self.per_piece[k] else v[rows] for k, v in logits.items()}
+            )
+            _require(
+                len(alone) == 1 and _same(alone[0], answers[i], self.tolerance),
+                "an example is answered alone as among others",
+                f"{alone} and {answers[i]}",
+            )
         empty = self.text([], [] if len(head.text_inputs) > 1 else None)
         none = {k: [] if self.per_piece[k] else v[:0] for k, v in logits.items()}
         _require(head.decode([], empty, none) == [], "no example, no answer")
@@ -554,7 +577,8 @@ class _Check:
                 if isinstance(wanted, str):
                     _require(value.decode() == wanted, f"{what} equals decode", f"{name}: {value!r} and {wanted!r}")
                 elif isinstance(wanted, (int, float)) or (
-                    isinstance(wanted, list) and all(isinstance(x, (int, float)) for x in wanted)
+                    isinstance(wanted, list)
+                    and all(isinstance(x, (int, float)) for x in wanted)
                     and np.shape(value) == np.shape(wanted)
                 ):  # lists that the graph pads are for the head's own tests
                     self.close("answers", value, wanted, f"{what} equals decode")
