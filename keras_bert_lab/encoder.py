@@ -33,18 +33,33 @@ _register = keras.saving.register_keras_serializable(package="keras_bert_lab")
 # ------------------------------------------------------------------------------------------------ elementwise
 
 
-def activation(name: str, x: tf.Tensor) -> tf.Tensor:
+def activation(name: str, x: tf.Tensor, training: bool = False) -> tf.Tensor:
     """The activation called ``name`` in ``BertConfig.hidden_act``; of gated ones, the function inside the gate."""
+    if name == "gelu_new" and training:
+        return _gelu_new_trained(x)
     return _ACTIVATIONS[name](x)
 
 
 def _gelu(x):
-    # keras' exact gelu lowers to Erfc, which tf2onnx does not know
-    return 0.5 * x * (1.0 + tf.math.erf(x * np.sqrt(0.5).astype("float32")))
+    # keras' exact gelu lowers to Erfc, which tf2onnx does not know; this form, after a product, is fused into it
+    return 0.5 * x * (1.0 + tf.math.erf(x * tf.cast(np.sqrt(0.5), x.dtype)))
 
 
 def _gelu_new(x):
-    return tf.nn.gelu(x, approximate=True)
+    return tf.nn.gelu(x, approximate=True)  # fused into the product before it
+
+
+@tf.custom_gradient
+def _gelu_new_trained(x):
+    """The same function as x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3), with a gradient of few passes."""
+    slope, bend = 2 * np.sqrt(2 / np.pi), 2 * np.sqrt(2 / np.pi) * 0.044715
+    square = x * x
+    gate = tf.sigmoid(x * (slope + bend * square))
+
+    def gradient(upstream):
+        return upstream * gate * (1.0 + x * (1.0 - gate) * (slope + 3 * bend * square))
+
+    return x * gate, gradient
 
 
 def _silu(x):
@@ -63,21 +78,52 @@ _ACTIVATIONS = {
 }
 
 
-def _layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Ba et al. 2016, eq. 4, over the last axis, in float32: 1e-12 is 0 in float16."""
+def _normalized(x, epsilon):
+    """(x - mean) / sqrt(variance + epsilon) over the last axis, and the reciprocal of that root."""
+    centred = x - tf.reduce_mean(x, -1, keepdims=True)
+    scale = tf.math.rsqrt(tf.reduce_mean(centred * centred, -1, keepdims=True) + epsilon)
+    return centred * scale, scale
+
+
+def _layer_norm(x, gamma, beta, epsilon: float, training: bool = False) -> tf.Tensor:
+    """Ba et al. 2016, eq. 4, over the last axis of x [..., H], in float32: 1e-12 is 0 in float16."""
     wide = tf.cast(x, "float32")
-    mean, variance = tf.nn.moments(wide, axes=[-1], keepdims=True)
-    return tf.cast(tf.nn.batch_normalization(wide, mean, variance, beta, gamma, epsilon), x.dtype)
+    gamma, beta = tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta)
+    if not training:
+        return tf.cast(_normalized(wide, epsilon)[0] * gamma + beta, x.dtype)
+
+    @tf.custom_gradient  # a quarter fewer passes over x than the automatic one
+    def trained(wide, gamma, beta):
+        normal, scale = _normalized(wide, epsilon)
+
+        def gradient(upstream):
+            rows = list(range(wide.shape.rank - 1))
+            inner = upstream * gamma
+            along = tf.reduce_mean(inner * normal, -1, keepdims=True)
+            to_x = scale * (inner - tf.reduce_mean(inner, -1, keepdims=True) - normal * along)
+            return to_x, tf.reduce_sum(upstream * normal, rows), tf.reduce_sum(upstream, rows)
+
+        return normal * gamma + beta, gradient
+
+    return tf.cast(trained(wide, gamma, beta), x.dtype)
 
 
 def _dropout(x: tf.Tensor, rate: float, noise: tf.Tensor | None, site: int) -> tf.Tensor:
-    """Zeroes entries with probability ``rate``; ``noise`` [2] and ``site`` decide which, so that a layer that is
-    computed again (RematScope) drops the same ones."""
-    if noise is None or rate == 0:
+    """Zeroes entries with probability ``rate`` and scales the others so that the mean stays.
+
+    ``noise`` [2] and ``site`` decide which, so that a layer that is computed again (RematScope) drops the same ones.
+    Each entry is decided by 16 random bits: drawing bits is what dropout costs on a CPU. The rate is therefore
+    rounded to 1/65536, and the scale is that of the rounded rate.
+    """
+    dropped = round(rate * 65536)
+    if noise is None or dropped == 0:
         return x
     seed = noise + tf.constant([site, 0], noise.dtype)
-    keep = tf.random.stateless_uniform(tf.shape(x), seed) >= rate
-    return tf.where(keep, x * (1.0 / (1.0 - rate)), tf.zeros([], x.dtype))
+    size = tf.size(x)
+    words = tf.random.stateless_uniform([(size + 1) // 2], seed, minval=None, maxval=None, dtype=tf.int32)
+    bits = tf.reshape(tf.reshape(tf.bitcast(words, tf.int16), [-1])[:size], tf.shape(x))
+    keep = tf.cast(bits >= tf.constant(dropped - 32768, tf.int16), x.dtype)
+    return x * (keep * tf.constant(65536 / (65536 - dropped), x.dtype))
 
 
 def _sinusoids(positions: int, width: int) -> np.ndarray:
@@ -141,9 +187,9 @@ class _BertLayer(keras.layers.Layer):
         """x [N, in] @ kernel + bias of ``site``: the one door that every dense product goes through."""
         return tf.nn.bias_add(tf.matmul(x, self._by_path[f"{site}/kernel"]), self._by_path[f"{site}/bias"])
 
-    def _norm(self, site: str, x: tf.Tensor) -> tf.Tensor:
+    def _norm(self, site: str, x: tf.Tensor, training: bool = False) -> tf.Tensor:
         gamma, beta = self._by_path[f"{site}/gamma"], self._by_path[f"{site}/beta"]
-        return _layer_norm(x, gamma, beta, self.config.layer_norm_eps)
+        return _layer_norm(x, gamma, beta, self.config.layer_norm_eps, training)
 
 
 @_register
@@ -203,9 +249,9 @@ class Embeddings(_BertLayer):
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def call(self, inputs, token_type_ids=None, noise=None, training=False, unembed=False):
-        return self._unembed(inputs) if unembed else self._embed(inputs, token_type_ids, noise if training else None)
+        return self._unembed(inputs) if unembed else self._embed(inputs, token_type_ids, noise, training)
 
-    def _embed(self, ids, types, noise):
+    def _embed(self, ids, types, noise, training):
         config = self.config
         length = tf.shape(ids)[1]
         table = self._by_path["token_type_embeddings"]
@@ -218,8 +264,8 @@ class Embeddings(_BertLayer):
             x += self._by_path["position_embeddings"].value[:length]
         elif config.position_embedding == "sinusoidal":
             x += tf.constant(_sinusoids(config.max_position_embeddings, config.hidden_size))[:length]
-        x = tf.cast(self._norm("LayerNorm", x), self.compute_dtype)
-        return _dropout(x, config.hidden_dropout_prob, noise, 0)
+        x = tf.cast(self._norm("LayerNorm", x, training), self.compute_dtype)
+        return _dropout(x, config.hidden_dropout_prob, noise if training else None, 0)
 
     def _unembed(self, hidden):
         flat = tf.reshape(hidden, [-1, self.config.hidden_size])
@@ -277,16 +323,17 @@ class Block(_BertLayer):
         shape = tf.shape(hidden)
         x = tf.reshape(hidden, [-1, config.hidden_size])  # [N, H]: two axes keep the matrix products fusable
 
-        inner = self._norm("attention/output/LayerNorm", x) if pre else x
+        def norm(name, x):
+            return self._norm(name, x, training)
+
+        inner = norm("attention/output/LayerNorm", x) if pre else x
         context, probs = self._attend(inner, shape[0], shape[1], mask, noise, site)
         x += _dropout(self._product("attention/output/dense", context), config.hidden_dropout_prob, noise, site + 1)
-        if not pre:
-            x = self._norm("attention/output/LayerNorm", x)
+        x = x if pre else norm("attention/output/LayerNorm", x)
 
-        inner = self._norm("output/LayerNorm", x) if pre else x
-        x += _dropout(self._feed_forward(inner), config.hidden_dropout_prob, noise, site + 2)
-        if not pre:
-            x = self._norm("output/LayerNorm", x)
+        inner = norm("output/LayerNorm", x) if pre else x
+        x += _dropout(self._feed_forward(inner, training), config.hidden_dropout_prob, noise, site + 2)
+        x = x if pre else norm("output/LayerNorm", x)
         x = tf.reshape(x, shape)
         return (x, probs) if self.attention_probs else x
 
@@ -313,14 +360,14 @@ class Block(_BertLayer):
         context = tf.transpose(tf.matmul(kept, value), [0, 2, 1, 3])
         return tf.reshape(context, [-1, heads * width]), probs
 
-    def _feed_forward(self, x):
+    def _feed_forward(self, x, training):
         """x [N, H] -> [N, H]. Gated forms: Shazeer 2020, "GLU Variants", eq. 6, with biases."""
         config = self.config
         inner = self._product("intermediate/dense", x)
         if config.hidden_act in GATED:
-            inner *= activation(config.hidden_act, self._product("intermediate/gate", x))
+            inner *= activation(config.hidden_act, self._product("intermediate/gate", x), training)
         else:
-            inner = activation(config.hidden_act, inner)
+            inner = activation(config.hidden_act, inner, training)
         return self._product("output/dense", inner)
 
 
@@ -334,8 +381,9 @@ class Norm(_BertLayer):
         self._new("gamma", (self.config.hidden_size,), "ones")
         self._new("beta", (self.config.hidden_size,), "zeros")
 
-    def call(self, hidden):
-        return _layer_norm(hidden, self._by_path["gamma"], self._by_path["beta"], self.config.layer_norm_eps)
+    def call(self, hidden, training=False):
+        gamma, beta = self._by_path["gamma"], self._by_path["beta"]
+        return _layer_norm(hidden, gamma, beta, self.config.layer_norm_eps, training)
 
 
 @_register
@@ -367,10 +415,10 @@ class Transform(_BertLayer):
         self._new_dense("dense", self.config.hidden_size, self.config.hidden_size)
         self._new_norm("LayerNorm")
 
-    def call(self, hidden):
+    def call(self, hidden, training=False):
         x = self._product("dense", tf.reshape(hidden, [-1, self.config.hidden_size]))
         name = {"swiglu": "silu", "geglu": "gelu"}.get(self.config.hidden_act, self.config.hidden_act)
-        return tf.reshape(self._norm("LayerNorm", activation(name, x)), tf.shape(hidden))
+        return tf.reshape(self._norm("LayerNorm", activation(name, x, training), training), tf.shape(hidden))
 
 
 @_register
