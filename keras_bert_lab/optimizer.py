@@ -34,8 +34,7 @@ class AdamW(keras.optimizers.AdamW):
     Hutter 2019), which decays everything and whose defaults are eps 1e-7, wd 0.004.
 
     The slots (momentums, velocities), their order, saving, EMA, clipping and loss scaling are Keras'. The update is
-    one kernel a variable (ResourceApplyAdam) instead of about ten passes over memory; ``amsgrad`` and dtypes the
-    kernel does not know fall back to Keras' formula.
+    one kernel a variable (ResourceApplyAdam) instead of about ten passes over memory; ``amsgrad`` uses Keras' formula.
 
     Args:
         learning_rate: float, ``Schedule`` or any Keras schedule, read at ``iterations`` before the step.
@@ -44,6 +43,9 @@ class AdamW(keras.optimizers.AdamW):
         bias_correction: see above.
         no_decay: regular expressions; a variable whose path contains a match is not decayed.
         **kwargs: what ``keras.optimizers.AdamW`` takes: ``global_clipnorm``, ``use_ema``, ``loss_scale_factor``, ...
+
+    Raises:
+        UserError: bfloat16 variables (mixed_bfloat16 keeps them in float32).
 
     Example:
         >>> optimizer = AdamW(Schedule(5e-5, steps=1000), global_clipnorm=1.0)
@@ -64,6 +66,8 @@ class AdamW(keras.optimizers.AdamW):
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate, weight_decay, beta_1, beta_2, epsilon, name=name, **kwargs)
+        if self.amsgrad and not bias_correction:
+            raise UserError("AdamW(amsgrad=True)", "without bias correction there is no such thing", "drop one of the two")
         self.bias_correction = bool(bias_correction)
         self.no_decay = tuple(no_decay)
         self._decays: dict[Any, bool] = {}
@@ -72,6 +76,10 @@ class AdamW(keras.optimizers.AdamW):
         """Makes the slots, and decides by each variable's path whether it decays."""
         if self.built:
             return
+        for variable in var_list:
+            if tf.as_dtype(variable.dtype) == tf.bfloat16 and self.beta_2 > 0.998:
+                raise UserError(f"variable {variable.name}", "is bfloat16, in which beta_2 is 1: Adam would stand still",
+                                "keep variables in float32 (policy mixed_bfloat16)")  # fmt: skip
         super().build(var_list)
         pattern = re.compile("|".join(f"(?:{p})" for p in self.no_decay)) if self.no_decay else None
         for variable in var_list:
@@ -122,10 +130,7 @@ class AdamW(keras.optimizers.AdamW):
         index = self._get_variable_index(variable)
         slots = self._momentums[index].value, self._velocities[index].value
         variable = getattr(variable, "value", variable) if isinstance(variable, keras.Variable) else variable
-        if self.amsgrad or not _has_kernel(dtype, variable):
-            if not self.bias_correction:
-                raise UserError("AdamW(bias_correction=False)", f"no kernel for {dtype.name} or amsgrad",
-                                "use float32 variables without amsgrad")
+        if self.amsgrad:
             super().update_step(gradient, variable, rate)
             return
         if not self.bias_correction:
@@ -140,10 +145,6 @@ class AdamW(keras.optimizers.AdamW):
     def get_config(self) -> dict:
         """What ``from_config`` needs."""
         return {**super().get_config(), "bias_correction": self.bias_correction, "no_decay": list(self.no_decay)}
-
-
-def _has_kernel(dtype: tf.DType, variable: Any) -> bool:
-    return dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64) and hasattr(variable, "handle")
 
 
 def dense(gradient: Any) -> Any:
@@ -199,8 +200,9 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         i = tf.cast(tf.convert_to_tensor(step), tf.float32)
         peak, steps, warmup = (tf.constant(x, tf.float32) for x in (self.peak, self.steps, self.warmup_steps))
         if self.kind == "bert":
-            later = peak * (1.0 - tf.minimum(i, steps) / steps)
-            return tf.where(i < warmup, peak * (i / warmup), later) if self.warmup_steps else later
+            # TensorFlow's graph optimizer divides by a constant through its reciprocal: so did the original's graph
+            later = peak * (1.0 - tf.minimum(i, steps) * (1.0 / steps))
+            return tf.where(i < warmup, peak * (i * (1.0 / warmup)), later) if self.warmup_steps else later
         left = tf.clip_by_value((steps - i) / tf.maximum(steps - warmup, 1.0), 0.0, 1.0)
         if self.kind == "constant":
             later = tf.fill(tf.shape(i), peak)

@@ -1,6 +1,6 @@
 """A Keras model whose training is exact: the same global batches give the same weights on one device or on many.
 
-`Model` overrides the few methods of ``keras.Model`` in which a *mean per replica* stands where a *global weighted
+`ExactModel` overrides the few methods of ``keras.Model`` in which a *mean per replica* stands where a *global weighted
 mean* is meant; users still call ``compile``, ``fit``, ``evaluate`` and ``predict``. docs/training.md says what and why.
 """
 
@@ -14,16 +14,18 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from .encoder import CheckedModel
 from .errors import UserError
 from .optimizer import AdamW, Schedule, dense
 from .recipe import Recipe
 
-__all__ = ["AdamW", "History", "Model", "Recipe", "Schedule", "compile", "freeze", "optimizer", "run"]
+__all__ = ["AdamW", "ExactModel", "History", "Model", "Recipe", "Schedule", "compile", "freeze", "optimizer", "run"]
 
 IGNORED = -100  # the label of places without a label, where labels are integers
 
 
-class Model(keras.Model):
+@keras.saving.register_keras_serializable("keras_bert_lab")
+class ExactModel(keras.Model):
     """``keras.Model(inputs=..., outputs=...)`` with an exact training and test step.
 
     - The loss of an output is sum(weight * loss) / sum(weight) over the whole global batch: all replicas, all
@@ -38,7 +40,7 @@ class Model(keras.Model):
 
     Example:
         >>> x = keras.Input([3])
-        >>> model = Model(inputs=x, outputs=keras.layers.Dense(2)(x))
+        >>> model = ExactModel(inputs=x, outputs=keras.layers.Dense(2)(x))
         >>> model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), accumulate=2)
     """
 
@@ -65,6 +67,8 @@ class Model(keras.Model):
         Raises:
             UserError: what cannot work, before anything runs.
         """
+        if isinstance(self.output, dict):
+            self.output_names = list(self.output)  # Keras takes the layers' names, which may be others than the keys
         replicas = self.distribute_strategy.num_replicas_in_sync
         if accumulate < 1:
             raise UserError("compile(accumulate=...)", f"{accumulate}", "give 1 or more micro-batches")
@@ -105,6 +109,12 @@ class Model(keras.Model):
     def last_loss(self) -> float:
         """The loss of the last batch alone (what ``fit`` reports is the mean of the epoch so far)."""
         return float(tf.convert_to_tensor(self._loss_tracker.last))
+
+    def fit(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> keras.callbacks.History:
+        """As ``keras.Model.fit``; a tf.data pipeline is never shuffled, as Keras says in a warning unless told so."""
+        if isinstance(x, tf.data.Dataset):
+            kwargs.setdefault("shuffle", False)
+        return super().fit(x, y, *args, **kwargs)
 
     # -- the steps ---------------------------------------------------------------------------------------------
 
@@ -253,6 +263,14 @@ class Model(keras.Model):
             data_batch = tf.nest.map_structure(lambda s: keras.KerasTensor(tuple(s.shape), s.dtype.name), spec)
         with self.distribute_strategy.scope():
             self._symbolic_build(data_batch=data_batch)
+
+
+@keras.saving.register_keras_serializable("keras_bert_lab")
+class Model(ExactModel, CheckedModel):
+    """An ``ExactModel`` around the encoder: it also refuses ids and lengths that the encoder's tables do not cover.
+
+    See ``encoder.CheckedModel`` for what is checked and when.
+    """
 
 
 @dataclass
