@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -78,11 +79,12 @@ class GraphTokenizer(tf.Module):
         self._context = _Pages(np.where(table.ignorable, 2, np.where(table.cased, 1, 0)).astype(np.int32))
         self._order = _Pages(table.order.astype(np.int32))
         self._starter = _Pages(table.starter.astype(np.int32))
-        text_rows = [tf.TensorSpec([None], tf.string)]
-        self._flat = {
-            offsets: tf.function(lambda texts, o=offsets: self._flattened(texts, o), text_rows, autograph=False)
-            for offsets in (True, False)
-        }
+        # For `pieces`. In a plain object, so that a SavedModel does not carry these two functions.
+        rows = [tf.TensorSpec([None], tf.string)]
+        self._bulk = SimpleNamespace(
+            with_offsets=tf.function(lambda texts: self._flattened(texts, True), rows, autograph=False),
+            ids_only=tf.function(lambda texts: self._flattened(texts, False), rows, autograph=False),
+        )
 
     def tokenize(
         self, texts: tf.Tensor, offsets: bool = True
@@ -220,20 +222,20 @@ class GraphTokenizer(tf.Module):
         for row, text in enumerate(texts):
             if not isinstance(text, str):
                 raise UserError(f"text {row}", f"is {type(text).__name__}, not a string")
-        work = partial(self._chunk, offsets=offsets)
+        work = partial(self._chunk, self._bulk.with_offsets if offsets else self._bulk.ids_only)
         chunks = [texts[i : i + CHUNK] for i in range(0, len(texts), CHUNK)]
         if len(chunks) < 2:
             return Pieces.concat(map(work, chunks))
         with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None) as pool:
             return Pieces.concat(pool.map(work, chunks))
 
-    def _chunk(self, texts: list[str], offsets: bool) -> Pieces:
+    def _chunk(self, flattened: Any, texts: list[str]) -> Pieces:
         try:
             held = tf.constant(texts, tf.string)
         except UnicodeEncodeError:  # half a surrogate pair is no UTF-8; a character that no entry has stands for it
             lone = dict.fromkeys(range(0xD800, 0xE000), self._filler)
             held = tf.constant([t.translate(lone) for t in texts], tf.string)
-        ids, splits, starts, ends = (v.numpy() for v in self._flat[offsets](held))
+        ids, splits, starts, ends = (v.numpy() for v in flattened(held))
         return Pieces(ids, starts, ends, splits)
 
     def _flattened(self, texts: tf.Tensor, offsets: bool) -> tuple[tf.Tensor, ...]:

@@ -12,7 +12,7 @@ import json
 import re
 import threading
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +27,7 @@ LONGEST_WORD = 200  # characters after normalisation; a longer word is one [UNK]
 SPECIAL = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
 ORDINARY, DROP, SPACE, ALONE = range(4)
 CODE_POINTS = 0x110000
+Row = tuple[list[int], list[int], list[int]]  # ids, starts, ends
 SIGMA, FINAL_SIGMA, SMALL_SIGMA = "\u03a3", "\u03c2", "\u03c3"
 # What the original calls Chinese (`_is_chinese_char`); such a character is a word of its own.
 CHINESE = (
@@ -96,9 +97,7 @@ def code_points(lower_case: bool, strip_accents: bool) -> CodePoints:
         kind[first : last + 1] = ALONE
     kind[(category == b"Cc") | (category == b"Cf")] = DROP
     kind[[0, 0xFFFD]] = DROP
-    kind[(category == b"Zs") | (category == b"Zl") | (category == b"Zp")] = (
-        SPACE  # Zl, Zp: split by str.split only
-    )
+    kind[(category == b"Zs") | (category == b"Zl") | (category == b"Zp")] = SPACE  # Zl, Zp: split by str.split only
     kind[[9, 10, 13]] = SPACE
 
     # Only assigned characters change; joined by a line feed, which is a starter, uncased and not ignorable, they
@@ -163,11 +162,15 @@ class _Spelling(dict):
 
 
 class _Memory(dict):
-    """stretch of text -> its number; numbers index `rows`: (ids, starts, ends) relative to the stretch."""
+    """stretch of text -> its number; ``rows[number]`` is (ids, starts, ends), relative to the stretch."""
 
-    def __init__(self, encode) -> None:
-        self.encode, self.rows, self.size, self.lock = encode, [], 0, threading.Lock()
-        self._flat: Pieces | None = None
+    def __init__(self, encode: Callable[[str], Row]) -> None:
+        self.encode, self.lock = encode, threading.Lock()
+        self.rows: list[Row] = []
+        self.size = 0
+        self._flat = [np.zeros(1024, np.int32) for _ in range(3)]
+        self._splits = np.zeros(1024, np.int64)
+        self._done = 0  # rows that are in the arrays too
 
     def __missing__(self, stretch: str) -> int:
         row = self.encode(stretch)
@@ -179,14 +182,24 @@ class _Memory(dict):
         return self[stretch]
 
     def flat(self) -> Pieces:
-        """All rows so far."""
-        done = self._flat or Pieces(*(np.zeros(0, np.int32),) * 3, np.zeros(1, np.int64))
-        if len(done) < len(self.rows):
-            rows = self.rows[len(done) :]
-            splits = np.cumsum([0] + [len(r[0]) for r in rows])
-            new = Pieces(*(np.array([v for r in rows for v in r[k]], np.int32) for k in range(3)), splits)
-            self._flat = done = Pieces.concat([done, new])
-        return done
+        """All rows so far; the arrays grow by doubling, so that new stretches cost what they hold."""
+        with self.lock:
+            new, used = self.rows[self._done :], int(self._splits[self._done])
+            splits = used + np.cumsum([len(row[0]) for row in new], dtype=np.int64)
+            rows, size = self._done + len(new), int(splits[-1]) if new else used
+            self._splits = _grown(self._splits, rows + 1)
+            self._splits[self._done + 1 : rows + 1] = splits
+            for k in range(3):
+                self._flat[k] = _grown(self._flat[k], size)
+                self._flat[k][used:size] = [v for row in new for v in row[k]]
+            self._done = rows
+            return Pieces(*(a[:size] for a in self._flat), self._splits[: rows + 1])
+
+
+def _grown(array: np.ndarray, size: int) -> np.ndarray:
+    if size <= len(array):
+        return array
+    return np.concatenate([array, np.zeros(2 * size - len(array), array.dtype)])
 
 
 class Tokenizer:
@@ -242,7 +255,7 @@ class Tokenizer:
         self._table = code_points(self.lower_case, self.strip_accents)
         self._spelling = _Spelling(self._table)
         self._longest = max(map(len, self.tokens))
-        self._find, self._find_special = _stretches(self._table), None
+        self._find, self._find_special = _finder(self._table), None
         if self.special_tokens:
             known = [re.escape(t) for t in SPECIAL if t in self.ids]
             self._find_special = re.compile("(" + "|".join(known) + ")")
@@ -314,7 +327,18 @@ class Tokenizer:
 
     def encode(self, text: str) -> tuple[list[int], list[int], list[int]]:
         """(ids, starts, ends) of one text, without [CLS] and [SEP]; ``text[start:end]`` spells the piece."""
-        return tuple(a.tolist() for a in self.pieces([text])[0])
+        memory = self._fresh_memory()
+        ids: list[int] = []
+        starts: list[int] = []
+        ends: list[int] = []
+        begin = 0
+        for stretch in self._stretches(_checked(text)):
+            row = memory.rows[memory[stretch]]
+            ids += row[0]
+            starts += [begin + v for v in row[1]]
+            ends += [begin + v for v in row[2]]
+            begin += len(stretch)
+        return ids, starts, ends
 
     def pieces(self, texts: Sequence[str]) -> Pieces:
         """Many texts at once; remembers stretches of text between blanks, so it is fast on language.
@@ -350,20 +374,14 @@ class Tokenizer:
     # stretch is worked out once.
 
     def _pieces(self, texts: Sequence[str], where: int) -> Pieces:
-        if self._memory.size > 1 << 23:  # bounds what is remembered; calls under way keep the old one
-            self._memory = _Memory(self._encode_stretch)
-        memory, find = self._memory, self._find_special
+        memory = self._fresh_memory()
         numbers: list[int] = []
         lengths: list[int] = []
         counts = []
         for row, text in enumerate(texts, where):
             if not isinstance(text, str):
                 raise UserError(f"text {row}", f"is {type(text).__name__}, not a string")
-            stretches = self._find(text)
-            if find is not None and "[" in text:
-                stretches = []
-                for i, part in enumerate(find.split(text)):
-                    stretches += [part] if i % 2 else self._all(part)
+            stretches = self._stretches(text)
             numbers += map(memory.__getitem__, stretches)
             lengths += map(len, stretches)
             counts.append(len(stretches))
@@ -379,13 +397,25 @@ class Tokenizer:
         splits = np.concatenate([[0], np.cumsum(size)])[rows]
         return Pieces(known.ids[flat], known.starts[flat] + shift, known.ends[flat] + shift, splits)
 
-    def _all(self, part: str) -> list[str]:
-        """The stretches of a part and the blanks after them, so that lengths add up."""
-        found = self._find(part)
-        rest = len(part) - sum(map(len, found))
-        return [*found, part[len(part) - rest :]] if rest else found
+    def _fresh_memory(self) -> _Memory:
+        if self._memory.size > 1 << 23:  # bounds what is remembered; calls under way keep the old one
+            self._memory = _Memory(self._encode_stretch)
+        return self._memory
 
-    def _encode_stretch(self, stretch: str) -> tuple[list[int], list[int], list[int]]:
+    def _stretches(self, text: str) -> list[str]:
+        """What spells the text, up to blanks at its end."""
+        if self._find_special is None or "[" not in text:
+            return self._find(text)
+        stretches = []
+        for i, part in enumerate(self._find_special.split(text)):
+            found = [part] if i % 2 else self._find(part)
+            stretches += found
+            rest = len(part) - sum(map(len, found))
+            if rest:
+                stretches.append(part[-rest:])
+        return stretches
+
+    def _encode_stretch(self, stretch: str) -> Row:
         ids: list[int] = []
         starts: list[int] = []
         ends: list[int] = []
@@ -500,7 +530,7 @@ def _in_canonical_order(chars: list[str], new: list[str], table: CodePoints) -> 
     return "".join(c for _, _, c in sorted(keyed, key=lambda k: k[:2]))
 
 
-def _stretches(table: CodePoints):
+def _finder(table: CodePoints) -> Callable[[str], list[str]]:
     """A function: text -> stretches that together spell it, up to blanks at its end; nothing looks across them."""
 
     def among(kind: int) -> str:
@@ -525,9 +555,7 @@ def _is_cased(tokens: Sequence[str]) -> bool:
     return count > 0.002 * len(tokens)
 
 
-def _clashes(
-    data: bytes, tokens: Sequence[str], ids: dict[str, int], lower_case: bool, name: str
-) -> list[str]:
+def _clashes(data: bytes, tokens: Sequence[str], ids: dict[str, int], lower_case: bool, name: str) -> list[str]:
     found = []
     if _is_cased(tokens) == lower_case:
         found.append(
@@ -559,9 +587,7 @@ def _settings_beside(path: Path) -> dict[str, bool | None]:
         raise UserError(file, "is not a JSON object", "mend or remove it")
     for key in ("do_basic_tokenize", "tokenize_chinese_chars"):
         if config.get(key, True) is False:
-            raise UserError(
-                file, f"{key} is false: not the tokenizer of Google's BERT", f"remove {key} to use that"
-            )
+            raise UserError(file, f"{key} is false: not the tokenizer of Google's BERT", f"remove {key} to use that")
     settings = {"lower_case": config.get("do_lower_case"), "strip_accents": config.get("strip_accents")}
     for key, value in settings.items():
         if value is not None and not isinstance(value, bool):
