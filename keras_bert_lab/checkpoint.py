@@ -1,352 +1,44 @@
-"""Tensors on disk by our names: what a checkpoint is, what it holds, loading it into a model, converting it.
+"""Checkpoints into models, and from one format into another; every tensor accounted for on both sides. Floor 3.
 
-    source = open_checkpoint("uncased_L-12_H-768_A-12")    # format, config, vocabulary, names; no numbers yet
+    source = open_checkpoint("uncased_L-12_H-768_A-12")   # format, config, vocabulary, names; no numbers yet
     model = encoder(source.config)
-    print(load(model, source))                             # the audit: used, fresh, skipped; anything else is an error
+    load(model, source, say=print)                        # used, fresh, skipped; anything else is an error
+    convert(source, "bert-base-hf", to="huggingface", verify=True)
 
-Numbers are read one tensor at a time, so neither loading nor converting holds a second copy of the model. Floor 3.
+Numbers are read one tensor at a time: neither loading nor converting holds a second copy of the model.
 """
 
 from __future__ import annotations
 
-import hashlib
+import importlib.metadata
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import names, readers
+from . import names, writers
 from .config import BertConfig
 from .errors import UserError
-from .locate import Place, locate
-from .wordpiece import Tokenizer, read_vocab
+from .files import check_destination, new_directory
+from .source import ENCODER, FORMATS, Audit, Source, check_vocabulary, open_checkpoint, some
 
-FORMATS = names.FORMATS
-TARGETS = ("bert", "huggingface", "keras_nlp", "keras_bert_lab")  # what `convert` writes
-ENCODER = ("embeddings/", "encoder/")  # tensors without which it is no BERT
-_SPOKEN = {
-    "bert": "original TF1 BERT",
-    "huggingface": "Hugging Face",
-    "model_garden": "TensorFlow Model Garden",
-    "keras_nlp": "keras-nlp BertBackbone",
-    "keras_bert_lab": "keras_bert_lab",
-}
-
-
-@dataclass
-class Audit:
-    """What became of every tensor, on both sides.
-
-    Attributes:
-        source: what was read, in words.
-        loaded: our names that were read from the file.
-        fresh: our names that keep their initial values, as declared.
-        unused: our names that the file has and the model has not (heads, the pooler).
-        ignored: kind -> names in the file that are no weights: "optimizer", "integer buffer", ...
-        missing: our names that the model wants and the file lacks.
-        unexpected: names in the file that nobody understands.
-        misshapen: (our name, shape in the file, shape in the model), both in our layout.
-        notes: sentences about choices that were made.
-    """
-
-    source: str
-    loaded: list[str] = field(default_factory=list)
-    fresh: list[str] = field(default_factory=list)
-    unused: list[str] = field(default_factory=list)
-    ignored: dict[str, list[str]] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
-    unexpected: list[str] = field(default_factory=list)
-    misshapen: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def counts(self) -> str:
-        """One line: "46 used, 93 skipped (optimizer)"."""
-        out = [f"{len(self.loaded)} used"]
-        if self.fresh:
-            out.append(f"{len(self.fresh)} fresh")
-        if self.unused:
-            out.append(f"{len(self.unused)} not used")
-        kinds = {kind: len(keys) for kind, keys in self.ignored.items() if keys}
-        if kinds:
-            said = (
-                ", ".join(kinds) if len(kinds) == 1 else ", ".join(f"{n} {kind}" for kind, n in kinds.items())
-            )
-            out.append(f"{sum(kinds.values())} skipped ({said})")
-        return ", ".join(out)
-
-    def __str__(self) -> str:
-        lines = [f"{self.source}: {self.counts}"]
-        lines += [f"  note: {note}" for note in self.notes]
-        if self.fresh:
-            lines.append(f"  freshly initialized: {', '.join(self.fresh)}")
-        if self.unused:
-            lines.append(f"  not used by this model: {', '.join(self.unused)}")
-        return "\n".join(lines + [f"  {line}" for line in self._complaints()])
-
-    def _complaints(self) -> list[str]:
-        out = []
-        if self.missing:
-            out.append(f"missing in the file ({len(self.missing)}): {', '.join(self.missing)}")
-        if self.unexpected:
-            out.append(f"unexpected in the file ({len(self.unexpected)}): {_some(self.unexpected)}")
-        if self.misshapen:
-            said = []
-            for name, theirs, ours in self.misshapen:
-                odd = [(a, b) for a, b in zip(theirs, ours, strict=False) if a != b]
-                said.append(f"{name} is {list(theirs)} in the file, {list(ours)} in the model")
-                if name.startswith("classifier/") and len(odd) == 1:
-                    said[-1] += f" ({odd[0][0]} labels against {odd[0][1]})"
-            out.append(f"misshapen ({len(self.misshapen)}): {'; '.join(said)}")
-        return out
-
-    def raise_if_bad(self, remedy: str = "") -> None:
-        """Raises ``UserError`` with all three lists if any of missing, unexpected, misshapen is not empty."""
-        if complaints := self._complaints():
-            raise UserError(self.source, f"{self.counts}; " + "; ".join(complaints), remedy)
-
-
-class Source:
-    """An open checkpoint: what it is and what it holds. Numbers are read when asked for.
-
-    Attributes:
-        path: where it lies (or the type of the object it is).
-        format: one of ``FORMATS``; ``column`` tells Hugging Face's two ways of naming apart.
-        reader: names, shapes and numbers as in the file.
-        names: our names of the tensors it holds, in the order of the network.
-        vocab_path: its vocabulary file, or None.
-        notes: sentences about choices that were made in finding it.
-        record: ``artifact.json``, where it is ours.
-    """
-
-    def __init__(self, place: Place, format: str | None = None, scope: str | None = None):
-        self.path, self.reader, self.vocab_path = place.path, place.reader, place.vocab_path
-        self.record, self.notes = place.record, list(place.notes)
-        self.column = _recognise(place) if format is None else _column(place, format)
-        self.format = "huggingface" if self.column == "huggingface_h5" else self.column
-        self.found = names.resolve(self.column, self.reader.entries, scope)
-        order = {name: k for k, name in enumerate(names.our_names(self.found.layers))}
-        self.names = sorted(self.found.names, key=lambda n: (order.get(n, len(order)), n))
-        self._config = self._read_config(place)
-        if self._config is not None and any(name.startswith(ENCODER) for name in self.names):
-            self._check_config()
-
-    def __repr__(self) -> str:
-        return f"<{self.describe()}>"
-
-    def describe(self) -> str:
-        """One line: format, container, place."""
-        return f"{self.path} ({_SPOKEN[self.format]}, {self.reader.container})"
-
-    @property
-    def config(self) -> BertConfig:
-        """The checkpoint's config; ``UserError`` where there is none beside it."""
-        if self._config is None:
-            raise UserError(
-                self.path,
-                "has no config beside it",
-                "put bert_config.json (or config.json) in the same directory",
-            )
-        return self._config
-
-    @property
-    def has_config(self) -> bool:
-        return self._config is not None
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor in our layout."""
-        return names.shape_of_ours(
-            self.reader.entries[self.found.names[name]][0], names.layout(self.column, name)
-        )
-
-    def read(self, name: str) -> np.ndarray:
-        """One tensor by our name, in our layout; floats come as float32."""
-        array = np.asarray(self.reader.read(self.found.names[name]))
-        array = names.to_ours(array, names.layout(self.column, name))
-        return array.astype(np.float32, copy=False) if array.dtype.kind in "fV" else array
-
-    def check_copies(self, wanted: Iterable[str]) -> None:
-        """Raises ``UserError`` where the file stores one parameter twice with different numbers (an untied decoder)."""
-        wanted = set(wanted)
-        for name, keys in self.found.copies.items():
-            decoder = [k for k in keys if "decoder" in k]
-            if name not in wanted or (decoder == keys and "cls/predictions/output_bias" not in wanted):
-                continue
-            first = self.reader.read(self.found.names[name])
-            for key in keys:
-                if not np.array_equal(first, self.reader.read(key)):
-                    raise UserError(
-                        f"{self.path}: {key}",
-                        f"differs from {self.found.names[name]}, of which it should be a copy",
-                        "this model is not tied; BERT's is",
-                    )
-
-    def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer that the files beside the weights describe; None without a vocabulary."""
-        if self.vocab_path is None:
-            return None
-        if self.record is not None and isinstance(self.record.get("text"), Mapping):
-            settings = self.record["text"].get("tokenizer", {})
-            return Tokenizer(self.vocab_path.read_bytes(), name=str(self.vocab_path), **settings)
-        settings = (
-            self.vocab_path.parents[2] / "tokenizer.json"
-            if self.format == "keras_nlp" and len(self.vocab_path.parents) > 2
-            else None
-        )
-        if settings is not None and settings.is_file():
-            lower = bool(json.loads(settings.read_text("utf-8")).get("config", {}).get("lowercase", False))
-            return Tokenizer(self.vocab_path.read_bytes(), lower_case=lower, name=str(self.vocab_path))
-        return Tokenizer.from_vocab(self.vocab_path)
-
-    def fingerprint(self) -> dict[str, Any]:
-        """What to write down about where weights come from: name, format, files, SHA-256 over the files' bytes."""
-        digest = hashlib.sha256()
-        for path in self.reader.files:
-            with open(path, "rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
-        name = Path(self.path).name if self.reader.files else str(self.path)
-        return {
-            "name": name,
-            "format": self.format,
-            "files": [p.name for p in self.reader.files],
-            "sha256": digest.hexdigest(),
-        }
-
-    def audit(self) -> Audit:
-        """What the file holds, before any model is asked: all that is understood counts as unused."""
-        out = Audit(self.describe(), notes=list(self.notes))
-        out.ignored = {kind: list(keys) for kind, keys in self.found.ignored.items()}
-        for keys in self.found.copies.values():
-            out.ignored.setdefault("tied copy", []).extend(keys)
-        out.unexpected = list(self.found.unexpected)
-        return out
-
-    def require_encoder(self) -> None:
-        """Raises ``UserError`` ("0 of 46 ...") if not one tensor of an encoder was recognised."""
-        if any(name.startswith(ENCODER) for name in self.names):
-            return
-        skipped = sum(map(len, self.found.ignored.values()))
-        total = len(self.reader.entries) - skipped
-        fits = names.scopes_that_fit(self.column, self.reader.entries)
-        remedy = "is this a BERT, and of this format? (format= or --from says another one)"
-        if fits:
-            remedy = "if these are BERT's, say under which scope: " + " or ".join(
-                f"scope={s!r} ({n} match)" for s, n in fits.items()
-            )
-        raise UserError(
-            self.describe(),
-            f"{len(self.names)} of {total} tensors have names that this format knows, none of an encoder; there are {_some(self.found.unexpected)}",
-            remedy,
-        )
-
-    # -- the config against the tensors ------------------------------------------------------------------------
-
-    def _read_config(self, place: Place) -> BertConfig | None:
-        if place.config is not None:
-            return place.config
-        if place.config_path is None:
-            return None
-        if self.format == "keras_bert_lab":
-            return BertConfig.from_dict(self.record["config"], "keras_bert_lab")
-        kind = None if self.format == "bert" and place.config_path.name != "bert_config.json" else self.format
-        if self.format == "model_garden" and "num_hidden_layers" in place.config_path.read_text("utf-8"):
-            kind = None  # its converters keep the original's file beside the checkpoint
-        return BertConfig.from_file(place.config_path, kind)
-
-    def _check_config(self) -> None:
-        config = self._config
-        twice = 2 if config.hidden_act in ("swiglu", "geglu") else 1
-        facts = [("num_hidden_layers", config.num_hidden_layers, self.found.layers, "layers")]
-        for name, axis, key, factor in (
-            ("embeddings/word_embeddings", 1, "hidden_size", 1),
-            ("embeddings/position_embeddings", 0, "max_position_embeddings", 1),
-            ("embeddings/token_type_embeddings", 0, "type_vocab_size", 1),
-            ("encoder/layer_0/intermediate/dense/bias", 0, "intermediate_size", twice),
-        ):
-            if name in self.found.names and len(shape := self.shape(name)) > axis:
-                facts.append((key, getattr(config, key) * factor, shape[axis], name))
-        for key, said, there, where in facts:
-            if said != there:
-                raise UserError(
-                    self.describe(),
-                    f"its config says {key} {said}, its tensors {there} ({where})",
-                    "config and weights belong to different models",
-                )
-        self._check_head_size()
-        if "embeddings/word_embeddings" not in self.found.names:
-            return
-        rows = self.shape("embeddings/word_embeddings")[0]
-        if rows < config.vocab_size:
-            raise UserError(
-                self.describe(),
-                f"its config says vocab_size {config.vocab_size}, its table has {rows} rows",
-                "config and weights belong to different models",
-            )
-        if rows > config.vocab_size:
-            # padded tables (to a multiple of 8) with the config of the unpadded one: the table counts
-            self.notes.append(
-                f"the table has {rows} rows, the config says {config.vocab_size}: read with vocab_size {rows}"
-            )
-            self._config = config.replace(vocab_size=rows)
-        if self.vocab_path is not None:
-            check_vocabulary(self, len(_entries(self.vocab_path)))
-
-    def _check_head_size(self) -> None:
-        # only the formats that keep heads as an axis can contradict the number of heads
-        key = self.found.names.get("encoder/layer_0/attention/self/query/bias")
-        shape = self.reader.entries[key][0] if key else ()
-        if (
-            names.layout(self.column, "encoder/layer_0/attention/self/query/bias") == "heads_in"
-            and len(shape) == 2
-            and shape[0] != self._config.num_attention_heads
-        ):
-            raise UserError(
-                self.describe(),
-                f"its config says num_attention_heads {self._config.num_attention_heads}, its tensors {shape[0]}",
-                "config and weights belong to different models",
-            )
-
-
-def open_checkpoint(path: Any, format: str | None = None, scope: str | None = None) -> Source:
-    """Finds out what lies at ``path`` and opens it, without reading numbers.
-
-    Args:
-        path: a directory, or any file of a checkpoint: the TF1 prefix, its ``.index``, ``.data-*`` or ``.meta``, a
-            ``.safetensors``, ``.bin`` or ``.h5`` file, an index of shards; or a keras-nlp ``BertBackbone`` or one of our
-            models in memory.
-        format: one of ``FORMATS`` where it should not be guessed.
-        scope: what stands before BERT's names in the file ("query_tower/"), where it is not a well-known prefix.
-
-    Raises:
-        UserError: nothing there, a file of it missing or damaged, config and tensors contradict each other.
-
-    Example:
-        >>> open_checkpoint("uncased_L-12_H-768_A-12").config.num_hidden_layers     # doctest: +SKIP
-        12
-    """
-    if isinstance(path, Source):
-        return path
-    if format is not None and format not in FORMATS:
-        raise UserError("format", f"{format!r} is unknown", f"choose one of {', '.join(FORMATS)}")
-    return Source(locate(path, format), format, scope)
-
-
-def check_vocabulary(source: Source, entries: int) -> None:
-    """A table larger than the vocabulary is fine (padding); a vocabulary larger than the table is a ``UserError``."""
-    if "embeddings/word_embeddings" in source.found.names:
-        rows = source.shape("embeddings/word_embeddings")[0]
-        if entries > rows:
-            raise UserError(
-                source.vocab_path or source.path,
-                f"has {entries} entries, but the checkpoint's table only {rows} rows",
-                "this vocabulary belongs to another model",
-            )
+__all__ = [
+    "FORMATS",
+    "TARGETS",
+    "Audit",
+    "Source",
+    "check_vocabulary",
+    "convert",
+    "load",
+    "load_checkpoint",
+    "open_checkpoint",
+    "variables",
+    "write_safetensors",
+]
+TARGETS = tuple(writers.WRITERS)
 
 
 def variables(model) -> list:
@@ -415,9 +107,7 @@ def load(
         elif name in audit.fresh:
             audit.unused.append(name)
 
-    if not any(name.startswith(ENCODER) for name in audit.loaded) and any(
-        n.startswith(ENCODER) for n in wanted
-    ):
+    if not any(name.startswith(ENCODER) for name in audit.loaded) and any(n.startswith(ENCODER) for n in wanted):
         audit.raise_if_bad("model and file belong to different models")
         raise UserError(audit.source, f"0 of {len(wanted)} tensors of the model are in it", "is this a BERT?")
     remedy = "build the model from source.config"
@@ -429,11 +119,9 @@ def load(
         audit.raise_if_bad(remedy)
     elif audit.missing or audit.unexpected:
         said = (
-            [f"freshly initialized, because the file lacks them: {', '.join(audit.missing)}"]
-            if audit.missing
-            else []
+            [f"freshly initialized, because the file lacks them: {', '.join(audit.missing)}"] if audit.missing else []
         )
-        said += [f"not understood and left out: {_some(audit.unexpected)}"] if audit.unexpected else []
+        said += [f"not understood and left out: {some(audit.unexpected)}"] if audit.unexpected else []
         warnings.warn(f"{audit.source}: {'; '.join(said)}", stacklevel=2)
     source.check_copies(audit.loaded)
     for path in audit.loaded:
@@ -448,32 +136,207 @@ load_checkpoint = load
 
 def write_safetensors(path, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> None:
     """Writes named arrays or variables as safetensors, one at a time. See ``writers.write_safetensors``."""
-    from . import writers
+    entries = {name: (tuple(t.shape), lambda t=t: np.asarray(t)) for name, t in tensors.items()}
+    writers.write_safetensors(path, entries, metadata)
 
-    writers.write_safetensors(
-        path, {n: (tuple(t.shape), lambda t=t: np.asarray(t)) for n, t in tensors.items()}, metadata
+
+def convert(
+    src: Any,
+    dst: str | Path,
+    to: str,
+    *,
+    from_: str | None = None,
+    scope: str | None = None,
+    ignore: Iterable[str] = (),
+    verify: bool = False,
+    overwrite: bool = False,
+    say: Callable[[str], None] | None = None,
+    tick: Callable[[int, int, str], None] | None = None,
+) -> Audit:
+    """Writes a checkpoint in another format: a directory with weights, config and vocabulary, whole or not at all.
+
+    Args:
+        src: what ``open_checkpoint`` takes.
+        dst: the directory to make.
+        to: "bert" (original TF1), "huggingface", "keras_nlp" or "keras_bert_lab".
+        from_, scope: the source's format and scope where they should not be guessed.
+        ignore: patterns of names in the file to leave behind.
+        verify: read the result back, compare every tensor bit for bit and the outputs of both networks, and write
+            ``parity.json`` beside the weights; if they differ, nothing is left.
+        overwrite: replace what is at ``dst``.
+        say: called with the audit as text, and with the certificate's summary (``print``).
+        tick: called with (bytes written, bytes in all, name) as the work goes on.
+
+    Returns:
+        The audit: ``loaded`` was written, ``unused`` is what the target's format has no name for.
+
+    Raises:
+        UserError: unknown or missing tensors, a config that contradicts them, a destination that is taken, a
+            network that the target cannot hold, or a certificate that failed.
+
+    Example:
+        >>> convert("uncased_L-12_H-768_A-12", "bert-base-uncased", to="huggingface").counts    # doctest: +SKIP
+        '206 used'
+    """
+    if to not in TARGETS:
+        raise UserError("to", f"{to!r} cannot be written", f"choose one of {', '.join(TARGETS)}")
+    check_destination(dst, overwrite, "overwrite=True (--overwrite)")
+    source = open_checkpoint(src, from_, scope)
+    source.require_encoder()
+    config, audit = source.config, source.audit()
+    _set_aside(audit, tuple(ignore))
+    _check_complete(source, audit)
+    left = writers.left_behind(source, to)
+    audit.loaded = [name for name in source.names if name not in left]
+    audit.unused, audit.unused_because = left, f"left behind, {to} has no name for"
+    audit.raise_if_bad("if these tensors may stay behind, say ignore=[...] (--ignore)" if audit.unexpected else "")
+    source.check_copies(source.names)
+    audit.notes += config.losses_for(to)
+    if source.vocab_path is None:
+        audit.notes.append("no vocabulary beside the source: none was written")
+    with new_directory(dst, overwrite, "overwrite=True (--overwrite)") as folder:
+        audit.notes += writers.WRITERS[to](source, audit.loaded, folder, tick or (lambda done, total, name: None))
+        certificate = None
+        if verify:
+            certificate = _certify(source, to, folder, audit.loaded)
+            (folder / "parity.json").write_text(json.dumps(certificate, indent=1) + "\n", "utf-8")
+            if not certificate["equal"]:
+                raise UserError(
+                    str(dst),
+                    f"not written, because it is not the same network: {_summary(certificate)}",
+                    "; ".join(config.losses_for(to)) or "please report this",
+                )
+    if say is not None:
+        say(str(audit))
+        if certificate is not None:
+            say(f"parity: {_summary(certificate)}")
+    return audit
+
+
+def _check_complete(source: Source, audit: Audit) -> None:
+    """Every tensor of the encoder, and of a head that is there at all, in the shape that the config says."""
+    want, have = names.shapes(source.config), set(source.names)
+    families = ("embeddings/", "encoder/", "pooler/", "cls/predictions/", "cls/seq_relationship/", "cls/squad/")
+    for family in families:
+        if family in ENCODER or any(name.startswith(family) for name in have):
+            audit.missing += [n for n in want if n.startswith(family) and n not in have]
+    if ("classifier/kernel" in have) != ("classifier/bias" in have):
+        audit.missing.append("classifier/bias" if "classifier/kernel" in have else "classifier/kernel")
+    for name in source.names:
+        if name in want and source.shape(name) != want[name]:
+            audit.misshapen.append((name, source.shape(name), want[name]))
+
+
+# ------------------------------------------------------------------------------------------------ certificate
+
+TOLERANCE = 1e-5  # times the largest output, where that is over 1
+
+
+def _certify(source: Source, to: str, folder: Path, written: list[str]) -> dict[str, Any]:
+    """Reads the copy back and compares tensors and outputs; one network is in memory at a time."""
+    copy = open_checkpoint(folder, to)
+    identical = sum(np.array_equal(source.read(name), copy.read(name)) for name in written)
+    batches = _batches(source.config)
+    first, scale = {}, {}
+    differences: dict[str, float] = {}
+    network = _network(source, written)
+    for name, batch in batches.items():
+        first[name] = network(batch)
+    del network
+    network = _backbone(folder) if to == "keras_nlp" else _network(copy, written)
+    for name, batch in batches.items():
+        for output, there in network(batch).items():
+            here = first[name][output]
+            gap = float(np.max(np.abs(here - there))) if np.isfinite(here - there).all() else float("nan")
+            differences[output] = max(differences.get(output, 0.0), gap) if gap == gap else float("inf")
+            scale[output] = max(scale.get(output, 1.0), float(np.max(np.abs(here))))
+    close = all(gap <= TOLERANCE * scale[output] for output, gap in differences.items())
+    return {
+        "equal": bool(close and identical == len(written)),
+        "source": source.describe(),
+        "source_format": source.format,
+        "format": to,
+        "network": "keras-nlp's own BertBackbone" if to == "keras_nlp" else "keras_bert_lab's encoder on both sides",
+        "tensors": {"compared": len(written), "bit_identical": int(identical)},
+        "largest_difference": differences,
+        "tolerance": {output: TOLERANCE * scale[output] for output in differences},
+        "inputs": {name: list(batch["input_ids"].shape) for name, batch in batches.items()},
+        "versions": {n: importlib.metadata.version(n) for n in ("keras_bert_lab", "tensorflow", "keras", "numpy")},
+    }
+
+
+def _summary(certificate: Mapping[str, Any]) -> str:
+    tensors, gaps = certificate["tensors"], certificate["largest_difference"]
+    worst = max(gaps, key=lambda output: gaps[output] / certificate["tolerance"][output])
+    return (
+        f"{tensors['bit_identical']} of {tensors['compared']} tensors bit-identical; "
+        f"largest difference {gaps[worst]:.2g} ({worst}) over {len(gaps)} outputs"
     )
 
 
-def convert(*args: Any, **options: Any) -> Audit:
-    """Writes a checkpoint in another format; see ``conversion.convert``, which this calls."""
-    from .conversion import convert as run
+def _batches(config: BertConfig) -> dict[str, dict[str, np.ndarray]]:
+    """Random rows, and nasty ones: one piece, holes in the mask, the table's last ids, the longest row."""
+    rng, longest = np.random.default_rng(0), config.max_position_embeddings
+    length = min(16, longest)
 
-    return run(*args, **options)
+    def rows(count: int, length: int) -> dict[str, np.ndarray]:
+        return {
+            "input_ids": rng.integers(0, config.vocab_size, (count, length), np.int32),
+            "attention_mask": (np.arange(length) < rng.integers(1, length + 1, (count, 1))).astype(np.int32),
+            "token_type_ids": rng.integers(0, config.type_vocab_size, (count, length), np.int32),
+        }
+
+    nasty = rows(5, length)
+    nasty["attention_mask"][0] = np.arange(length) == 0
+    nasty["attention_mask"][1] = np.arange(length) % 2 == 0
+    nasty["input_ids"][2] = config.vocab_size - 1
+    nasty["input_ids"][3] = 0
+    nasty["token_type_ids"][4] = config.type_vocab_size - 1
+    nasty["attention_mask"][2:] = 1
+    longest_row = rows(1, longest)
+    longest_row["attention_mask"][:] = 1
+    return {"random": rows(3, min(33, longest)), "nasty": nasty, "longest": longest_row}
 
 
-def _recognise(place: Place) -> str:
-    if place.column is not None:
-        return place.column
-    if any(key.endswith("/.ATTRIBUTES/VARIABLE_VALUE") for key in place.reader.entries):
-        return "model_garden"
-    return "bert"
+def _network(source: Source, written: list[str]) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+    """The checkpoint as our encoder with every output that it has weights for."""
+    import keras
+
+    from .encoder import encode, mlm_logits, nsp_logits
+
+    encoded = encode(source.config, dtype="float32")
+    outputs = {"embedding": encoded.layers[0]}
+    outputs |= {f"layer_{i}": hidden for i, hidden in enumerate(encoded.layers[1:])}
+    outputs["sequence"] = encoded.sequence
+    if "pooler/dense/kernel" in written:
+        outputs["pooled"] = encoded.pooled
+        if "cls/seq_relationship/output_weights" in written:
+            outputs["nsp_logits"] = nsp_logits(encoded)
+    if "cls/predictions/output_bias" in written:
+        outputs["mlm_logits"] = mlm_logits(encoded)
+    model = keras.Model(encoded.inputs, outputs)
+    load(model, source, ignore=["*"])
+    return lambda batch: {name: np.asarray(value) for name, value in model(dict(batch), training=False).items()}
 
 
-def _column(place: Place, format: str) -> str:
-    if format == "huggingface" and isinstance(place.reader, readers.H5File):
-        return "huggingface_h5"
-    return format
+def _backbone(folder: Path) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+    """The preset as keras-nlp itself builds and runs it."""
+    import keras
+    import keras_nlp
+
+    backbone = keras_nlp.models.BertBackbone.from_preset(str(folder), dtype="float32")
+    outputs = {"embedding": backbone.get_layer("embeddings_dropout").output}
+    for i in range(backbone.num_layers):
+        outputs[f"layer_{i}"] = backbone.get_layer(f"transformer_layer_{i}").output
+    outputs |= {"sequence": backbone.output["sequence_output"], "pooled": backbone.output["pooled_output"]}
+    model = keras.Model(backbone.inputs, outputs)
+    theirs = {"input_ids": "token_ids", "attention_mask": "padding_mask", "token_type_ids": "segment_ids"}
+
+    def run(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        out = model({theirs[name]: value for name, value in batch.items()}, training=False)
+        return {name: np.asarray(value) for name, value in out.items()}
+
+    return run
 
 
 def _check_model_config(model, source: Source, audit: Audit) -> None:
@@ -490,24 +353,11 @@ def _check_model_config(model, source: Source, audit: Audit) -> None:
         )
     for key in ("hidden_act", "layer_norm_eps", "norm_position", "position_embedding"):
         if getattr(ours, key) != getattr(theirs, key):
-            audit.notes.append(
-                f"the checkpoint's {key} is {getattr(theirs, key)}, the model's {getattr(ours, key)}: outputs will differ"
-            )
+            there, here = getattr(theirs, key), getattr(ours, key)
+            audit.notes.append(f"the checkpoint's {key} is {there}, the model's {here}: outputs will differ")
 
 
 def _set_aside(audit: Audit, ignore: tuple[str, ...]) -> None:
     if asked := [key for key in audit.unexpected if names.matches(key, ignore)]:
         audit.ignored["on request"] = asked
         audit.unexpected = [key for key in audit.unexpected if key not in asked]
-
-
-def _entries(vocab: Path) -> list[str]:
-    lines = list(read_vocab(vocab.read_bytes()))
-    while lines and not lines[-1]:
-        lines.pop()
-    return lines
-
-
-def _some(items: list[str], most: int = 12) -> str:
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(map(os.fspath, items[:most])) + more

@@ -55,9 +55,7 @@ def locate(path: Any, format: str | None = None) -> Place:
 def _in_memory(model: Any) -> Place:
     config = getattr(model, "config", None)
     if isinstance(config, BertConfig):
-        return Place(
-            f"{type(model).__name__} in memory", readers.KerasObject(model), "keras_bert_lab", config=config
-        )
+        return Place(f"{type(model).__name__} in memory", readers.KerasObject(model), "keras_bert_lab", config=config)
     if type(model).__name__ == "BertBackbone":
         config = BertConfig.from_dict(model.get_config(), "keras_nlp")
         return Place("BertBackbone in memory", readers.KerasObject(model), "keras_nlp", config=config)
@@ -80,18 +78,18 @@ def _directory(path: Path, format: str | None) -> Place:
     }
     kinds["model_garden"] = kinds["bert"]
     if format is not None and not kinds[format]:
-        raise UserError(
-            path, f"holds no {format} checkpoint", f"there are: {', '.join(sorted(files)) or 'no files'}"
-        )
+        raise UserError(path, f"holds no {format} checkpoint", f"there are: {', '.join(sorted(files)) or 'no files'}")
     kind = format or next((k for k, there in kinds.items() if there), None)
     if kind is None:
         if archives := [name for name in sorted(files) if name.endswith(_ARCHIVES)]:
             raise UserError(path, f"holds {archives[0]}, which is packed", "unpack it first")
         said = ", ".join(sorted(files)) or "no files"
         raise UserError(
-            path, f"holds no checkpoint (there are: {said[:300]})",
-            "wanted: bert_model.ckpt.index, model.safetensors, pytorch_model.bin, tf_model.h5, model.weights.h5 or artifact.json",
-        )  # fmt: skip
+            path,
+            f"holds no checkpoint (there are: {said[:300]})",
+            "wanted: bert_model.ckpt.index, model.safetensors, pytorch_model.bin, tf_model.h5, model.weights.h5 "
+            "or artifact.json",
+        )
     others = [
         k
         for k, there in kinds.items()
@@ -131,9 +129,7 @@ def _from_checkpoint_file(path: Path) -> tuple[Path, tuple[str, ...]]:
     if not prefixes:
         data = sorted(path.glob("*.data-?????-of-?????"))
         culprit = f"{str(data[0])[: -len('.data-00000-of-00001')]}.index" if data else path
-        raise UserError(
-            culprit, "missing: the .data file alone cannot be read", "put the .index file beside it"
-        )
+        raise UserError(culprit, "missing: the .data file alone cannot be read", "put the .index file beside it")
     if len(prefixes) == 1:
         return prefixes.pop(), notes
     steps = {p: _step(p.name) for p in prefixes}
@@ -173,11 +169,7 @@ def _prefix(path: Path) -> Path | None:
     if Path(f"{prefix}.index").is_file():
         return prefix
     there = (
-        [
-            p.name
-            for p in (Path(f"{prefix}.meta"), *prefix.parent.glob(f"{prefix.name}.data-*"))
-            if p.is_file()
-        ]
+        [p.name for p in (Path(f"{prefix}.meta"), *prefix.parent.glob(f"{prefix.name}.data-*")) if p.is_file()]
         if prefix.parent.is_dir()
         else []
     )
@@ -225,9 +217,7 @@ def _file(path: Path) -> Place:
         return Place(str(path), readers.SafetensorsFile([path]), "huggingface", **beside)
     if name.endswith(".index.json"):
         files = readers.shards(path)
-        kind = (
-            readers.SafetensorsFile if all(f.suffix == ".safetensors" for f in files) else readers.TorchFiles
-        )
+        kind = readers.SafetensorsFile if all(f.suffix == ".safetensors" for f in files) else readers.TorchFiles
         return Place(str(path), kind(files), "huggingface", **beside)
     if name.endswith((".bin", ".pt", ".pth")):
         return Place(str(path), readers.TorchFiles([path]), "huggingface", **beside)
@@ -286,9 +276,7 @@ def _ours(path: Path, notes: Sequence[str]) -> Place:
             "use a newer release of keras_bert_lab",
         )
     if "config" not in record or not weights.is_file():
-        raise UserError(
-            path, f"holds no {'config' if 'config' not in record else weights.name}", "write it again"
-        )
+        raise UserError(path, f"holds no {'config' if 'config' not in record else weights.name}", "write it again")
     return Place(
         str(path),
         readers.SafetensorsFile([weights]),

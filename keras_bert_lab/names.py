@@ -58,86 +58,80 @@ LAYOUTS = {
     "heads_in": {"huggingface": "transpose", "model_garden": "heads_in", "keras_nlp": "heads_in"},
     "heads_bias": {"model_garden": "heads_in", "keras_nlp": "heads_in"},
     "heads_out": {"huggingface": "transpose", "model_garden": "heads_out", "keras_nlp": "heads_out"},
-    "head": {
-        "bert": "transpose",
-        "huggingface": "transpose",
-    },  # ours [hidden, labels], original [labels, hidden]
+    "head": {"bert": "transpose", "huggingface": "transpose"},  # ours [hidden, labels], original [labels, hidden]
     "rows": {"huggingface_h5": "transpose"},  # ours and the original's [2, hidden]
 }
 
 _LWW, _NLP = "layer_with_weights-", "layers/transformer_encoder{s}/_"
-_LAYER, _G = "encoder/layer_{i}/", _LWW + "{j}/_"
+_NA, _NF = _NLP + "self_attention_layer", _NLP + "feedforward_"
+_LAYER, _G, _GA = "encoder/layer_{i}/", _LWW + "{j}/_", _LWW + "{j}/_attention_layer/_"
 
 # fmt: off
 # A site is a pair of tensors: kernel and bias, or gamma and beta. Hugging Face's names are the original's with dots,
 # and "weight" for kernel and gamma; its TensorFlow classes keep the original's with another word for the layer.
-# site (the original's, without bert/)     lies        Model Garden                      keras-nlp's file
 _SITES = (
-    ("embeddings/LayerNorm",               "norm",     _LWW + "3",                       "layers/layer_normalization"),
-    (_LAYER + "attention/self/query",      "heads_in", _G + "attention_layer/_query_dense",
-                                                            _NLP + "self_attention_layer/query_dense"),
-    (_LAYER + "attention/self/key",        "heads_in", _G + "attention_layer/_key_dense",
-                                                            _NLP + "self_attention_layer/key_dense"),
-    (_LAYER + "attention/self/value",      "heads_in", _G + "attention_layer/_value_dense",
-                                                            _NLP + "self_attention_layer/value_dense"),
-    (_LAYER + "attention/output/dense",    "heads_out", _G + "attention_layer/_output_dense",
-                                                            _NLP + "self_attention_layer/output_dense"),
-    (_LAYER + "attention/output/LayerNorm", "norm",    _G + "attention_layer_norm", _NLP + "self_attention_layer_norm"),
-    (_LAYER + "intermediate/dense",        "kernel",   _G + "intermediate_dense", _NLP + "feedforward_intermediate_dense"),
-    (_LAYER + "output/dense",              "kernel",   _G + "output_dense",       _NLP + "feedforward_output_dense"),
-    (_LAYER + "output/LayerNorm",          "norm",     _G + "output_layer_norm",  _NLP + "feedforward_layer_norm"),
-    ("pooler/dense",                       "kernel",   _LWW + "{p}",              "layers/dense"),
-    ("cls/predictions/transform/dense",    "kernel",   "masked_lm/dense",         None),
-    ("cls/predictions/transform/LayerNorm", "norm",    "masked_lm/layer_norm",    None),
+    # the original's, without bert/         lies         Model Garden's, keras-nlp's file's
+    ("embeddings/LayerNorm",                "norm",      _LWW + "3", "layers/layer_normalization"),
+    (_LAYER + "attention/self/query",       "heads_in",  _GA + "query_dense", _NA + "/query_dense"),
+    (_LAYER + "attention/self/key",         "heads_in",  _GA + "key_dense", _NA + "/key_dense"),
+    (_LAYER + "attention/self/value",       "heads_in",  _GA + "value_dense", _NA + "/value_dense"),
+    (_LAYER + "attention/output/dense",     "heads_out", _GA + "output_dense", _NA + "/output_dense"),
+    (_LAYER + "attention/output/LayerNorm", "norm",      _G + "attention_layer_norm", _NA + "_norm"),
+    (_LAYER + "intermediate/dense",         "kernel",    _G + "intermediate_dense", _NF + "intermediate_dense"),
+    (_LAYER + "output/dense",               "kernel",    _G + "output_dense", _NF + "output_dense"),
+    (_LAYER + "output/LayerNorm",           "norm",      _G + "output_layer_norm", _NF + "layer_norm"),
+    ("pooler/dense",                        "kernel",    _LWW + "{p}", "layers/dense"),
+    ("cls/predictions/transform/dense",     "kernel",    "masked_lm/dense", None),
+    ("cls/predictions/transform/LayerNorm", "norm",      "masked_lm/layer_norm", None),
 )
-
-_NSP, _EMB, _HEMB = "cls/seq_relationship/output_", "embeddings/", "bert.embeddings."
-#   ours                        lies     original               Hugging Face, and its TensorFlow classes; Model Garden; keras-nlp
-_SINGLE = (
-    Row(_EMB + "word_embeddings", "plain", "bert/embeddings/word_embeddings", _HEMB + "word_embeddings.weight",
-        "bert/embeddings/word_embeddings/weight", _LWW + "0/embeddings", "layers/reversible_embedding/vars/0"),
-    Row(_EMB + "position_embeddings", "plain", "bert/embeddings/position_embeddings", _HEMB + "position_embeddings.weight",
-        "bert/embeddings/position_embeddings/embeddings", _LWW + "1/embeddings", "layers/position_embedding/vars/0"),
-    Row(_EMB + "token_type_embeddings", "plain", "bert/embeddings/token_type_embeddings",
-        _HEMB + "token_type_embeddings.weight", "bert/embeddings/token_type_embeddings/embeddings",
-        _LWW + "2/embeddings", "layers/embedding/vars/0"),
+_TABLES = (
+    # table                   Hugging Face's TensorFlow classes',  Model Garden's, keras-nlp's file's
+    ("word_embeddings",       "word_embeddings/weight",           _LWW + "0/embeddings", "layers/reversible_embedding"),
+    ("position_embeddings",   "position_embeddings/embeddings",   _LWW + "1/embeddings", "layers/position_embedding"),
+    ("token_type_embeddings", "token_type_embeddings/embeddings", _LWW + "2/embeddings", "layers/embedding"),
 )
 _HEADS = (
-    Row("cls/predictions/output_bias", "plain", "cls/predictions/output_bias", "cls.predictions.bias",
-        "mlm___cls/predictions/bias", "masked_lm/bias", None),
-    Row(_NSP + "weights", "rows", _NSP + "weights", "cls.seq_relationship.weight", "nsp___cls/seq_relationship/kernel", None, None),
-    Row(_NSP + "bias", "plain", _NSP + "bias", "cls.seq_relationship.bias", "nsp___cls/seq_relationship/bias", None, None),
+    # ours, lies, the original's, Hugging Face's, its TensorFlow classes', Model Garden's, keras-nlp's
+    Row("cls/predictions/output_bias", "plain", "cls/predictions/output_bias",
+        "cls.predictions.bias", "mlm___cls/predictions/bias", "masked_lm/bias", None),
+    Row("cls/seq_relationship/output_weights", "rows", "cls/seq_relationship/output_weights",
+        "cls.seq_relationship.weight", "nsp___cls/seq_relationship/kernel", None, None),
+    Row("cls/seq_relationship/output_bias", "plain", "cls/seq_relationship/output_bias",
+        "cls.seq_relationship.bias", "nsp___cls/seq_relationship/bias", None, None),
     Row("classifier/kernel", "head", "output_weights", "classifier.weight", "classifier/kernel", None, None),
     Row("classifier/bias", "plain", "output_bias", "classifier.bias", "classifier/bias", None, None),
-    Row("cls/squad/output_weights", "rows", "cls/squad/output_weights", "qa_outputs.weight", "qa_outputs/kernel", None, None),
+    Row("cls/squad/output_weights", "rows", "cls/squad/output_weights",
+        "qa_outputs.weight", "qa_outputs/kernel", None, None),
     Row("cls/squad/output_bias", "plain", "cls/squad/output_bias", "qa_outputs.bias", "qa_outputs/bias", None, None),
 )
 # fmt: on
 
 
-def _pair(site: str, lies: str, garden: str | None, nlp: str | None) -> list[Row]:
+def _table(name: str, h5: str, garden: str, nlp: str) -> Row:
+    ours, dotted = f"embeddings/{name}", f"bert.embeddings.{name}.weight"
+    return Row(ours, "plain", f"bert/{ours}", dotted, f"bert/embeddings/{h5}", garden, f"{nlp}/vars/0")
+
+
+def _pair(site: str, lies: str, garden: str, nlp: str | None) -> tuple[Row, Row]:
     """The two rows of a site."""
-    root = "" if site.startswith("cls/") else "bert/"
-    dotted = (root + site).replace("layer_{i}", "layer.{i}").replace("/", ".")
-    h5 = (root + site).replace("layer_{i}", "layer_._{i}").replace("cls/predictions", "mlm___cls/predictions")
-    ends, kinds = ("kernel", "bias"), (lies, "heads_bias" if lies == "heads_in" else "plain")
+    path = site if site.startswith("cls/") else f"bert/{site}"
+    dotted = path.replace("layer_{i}", "layer.{i}").replace("/", ".")
+    h5 = path.replace("layer_{i}", "layer_._{i}").replace("cls/predictions", "mlm___cls/predictions")
+
+    def row(end: str, kind: str, word: str, number: int) -> Row:
+        file = nlp and f"{nlp}/vars/{number}"
+        return Row(f"{site}/{end}", kind, f"{path}/{end}", f"{dotted}.{word}", f"{h5}/{end}", f"{garden}/{end}", file)
+
     if lies == "norm":
-        ends, kinds = ("gamma", "beta"), ("plain", "plain")
-    return [
-        Row(
-            f"{site}/{end}",
-            kind,
-            f"{root}{site}/{end}",
-            f"{dotted}.{('weight', 'bias')[k]}",
-            f"{h5}/{end}",
-            garden and f"{garden}/{end}",
-            nlp and f"{nlp}/vars/{k}",
-        )
-        for k, (end, kind) in enumerate(zip(ends, kinds, strict=True))
-    ]
+        return row("gamma", "plain", "weight", 0), row("beta", "plain", "bias", 1)
+    return row("kernel", lies, "weight", 0), row("bias", "heads_bias" if lies == "heads_in" else "plain", "bias", 1)
 
 
-TABLE: tuple[Row, ...] = (*_SINGLE, *(row for site in _SITES for row in _pair(*site)), *_HEADS)
+TABLE: tuple[Row, ...] = (
+    *(_table(*table) for table in _TABLES),
+    *(row for site in _SITES for row in _pair(*site)),
+    *_HEADS,
+)
 
 _LAYER_MARKS = {  # pieces of names that tell that layer i is in the file
     "bert": ("encoder/layer_{i}/",),
@@ -426,9 +420,7 @@ def resolve(column: str, keys: Mapping[str, tuple[tuple[int, ...], str]], scope:
     known = column_names(column, layers)
     bare = {key: _bare(column, key).removesuffix(suffix) for key in keys}
     scopes = _SCOPES[column] if scope is None else (scope,)
-    hits = {
-        s: sum(1 for name in bare.values() if name.startswith(s) and name[len(s) :] in known) for s in scopes
-    }
+    hits = {s: sum(1 for name in bare.values() if name.startswith(s) and name[len(s) :] in known) for s in scopes}
     best = max(scopes, key=lambda s: hits[s])  # the first of equals
 
     found = Found(column, scope=best, layers=layers)

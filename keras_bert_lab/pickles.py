@@ -4,7 +4,7 @@ A pickle is a program: whoever loads one runs what its author wrote. The unpickl
 dict, the storage types, and the functions that rebuild a tensor or a parameter) and refuses everything else by name.
 Of a tensor it keeps the place in the file and its strides, checked against the storage; bytes are read when asked for.
 
-Both of torch's formats are read: the zip file (torch >= 1.6) and the older one, a row of pickles followed by raw storages.
+Both of torch's formats are read: the zip file (torch >= 1.6), and the older one, pickles followed by raw storages.
 Source: ``torch/serialization.py`` and ``torch/_utils.py`` (``_rebuild_tensor_v2``, ``_rebuild_parameter``).
 """
 
@@ -24,11 +24,16 @@ from .errors import UserError
 
 _MAGIC = 0x1950A86A20F9469CFC6C  # torch.serialization.MAGIC_NUMBER
 _PROTOCOL = 1001
+# Whatever a damaged file makes the unpickler raise; it has run nothing.
+_DAMAGE = (
+    pickle.UnpicklingError, EOFError, struct.error, zipfile.BadZipFile, LookupError, TypeError, AttributeError,
+    ValueError, OverflowError, ImportError, RecursionError, MemoryError, NotImplementedError,
+)  # fmt: skip
 _LONGEST_PICKLE = 256 << 20  # bytes; BERT's are some 50 kB
 _STORAGES = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
-    "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8",
-    "BoolStorage": "bool",
+    "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8",
+    "ByteStorage": "uint8", "BoolStorage": "bool",
 }  # fmt: skip
 
 
@@ -103,10 +108,7 @@ def _rebuild_tensor(storage, offset, size, strides, *_flags) -> Tensor:
     if not isinstance(storage, Storage) or not isinstance(size, tuple) or not isinstance(strides, tuple):
         raise _Refused("a tensor is not built from a storage, a size and strides")
     if not (
-        _whole(offset)
-        and all(map(_whole, size))
-        and all(map(_whole, strides))
-        and len(size) == len(strides) <= 16
+        _whole(offset) and all(map(_whole, size)) and all(map(_whole, strides)) and len(size) == len(strides) <= 16
     ):
         raise _Refused(f"a tensor has offset {offset!r}, size {size!r}, strides {strides!r}")
     count = 1
@@ -115,7 +117,8 @@ def _rebuild_tensor(storage, offset, size, strides, *_flags) -> Tensor:
     last = offset + sum((n - 1) * s for n, s in zip(size, strides, strict=True))
     if count and (last >= storage.count or count > storage.count):
         raise _Refused(
-            f"a tensor of size {list(size)} with strides {list(strides)} from {offset} leaves its storage of {storage.count} numbers"
+            f"a tensor of size {list(size)} with strides {list(strides)} from {offset} "
+            f"leaves its storage of {storage.count} numbers"
         )
     return Tensor(storage, offset, size, strides)
 
@@ -157,8 +160,8 @@ class _Unpickler(pickle.Unpickler):
             raise _Refused(f"it asks for {module}.{name}") from None
 
     def persistent_load(self, pid) -> Storage:
-        if not (isinstance(pid, tuple) and len(pid) in (5, 6) and pid[0] == "storage" and isinstance(pid[1], _StorageType)
-                and isinstance(pid[2], str) and _whole(pid[4])):  # fmt: skip
+        known = isinstance(pid, tuple) and len(pid) in (5, 6) and pid[0] == "storage"
+        if not (known and isinstance(pid[1], _StorageType) and isinstance(pid[2], str) and _whole(pid[4])):
             raise _Refused(f"it speaks of a storage in an unknown way: {str(pid)[:80]}")
         if len(pid) == 6 and pid[5] is not None:
             raise _Refused("it has views of storages, which torch stopped writing in 2018")
@@ -201,9 +204,7 @@ class TorchFile:
             ) from None
         except UserError:
             raise
-        except (pickle.UnpicklingError, EOFError, struct.error, zipfile.BadZipFile, KeyError, IndexError, TypeError, AttributeError,
-                UnicodeDecodeError, ValueError, OverflowError, ImportError, RecursionError, MemoryError) as error:  # fmt: skip
-            # whatever a damaged pickle makes the unpickler raise; it has run nothing
+        except _DAMAGE as error:
             raise UserError(
                 self.path,
                 f"not a readable torch file ({type(error).__name__}: {error})",
@@ -233,9 +234,7 @@ class TorchFile:
                 )
             lead = pickles[0].removesuffix("data.pkl")
             if f"{lead}byteorder" in infos and file.read(f"{lead}byteorder").strip() != b"little":
-                raise UserError(
-                    self.path, "was written on a big-endian machine", "save it again on another one"
-                )
+                raise UserError(self.path, "was written on a big-endian machine", "save it again on another one")
             unpickler = _Unpickler(io.BytesIO(self._bounded(file, infos[pickles[0]])))
             root = unpickler.load()
             with open(self.path, "rb") as raw:
@@ -259,9 +258,7 @@ class TorchFile:
 
     def _bounded(self, file: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
         if info.file_size > _LONGEST_PICKLE:
-            raise UserError(
-                self.path, f"its pickle claims {info.file_size} bytes", "get the weights as safetensors"
-            )
+            raise UserError(self.path, f"its pickle claims {info.file_size} bytes", "get the weights as safetensors")
         return file.read(info)
 
     def _open_legacy(self):
@@ -270,11 +267,7 @@ class TorchFile:
             if magic != _MAGIC:
                 raise UserError(self.path, "does not begin like a torch file", "give pytorch_model.bin")
             protocol, system = _Unpickler(file).load(), _Unpickler(file).load()
-            if (
-                protocol != _PROTOCOL
-                or not isinstance(system, dict)
-                or system.get("little_endian") is not True
-            ):
+            if protocol != _PROTOCOL or not isinstance(system, dict) or system.get("little_endian") is not True:
                 raise UserError(
                     self.path,
                     f"protocol {protocol}, system {system}: unknown",
@@ -283,14 +276,8 @@ class TorchFile:
             unpickler = _Unpickler(file)
             root = unpickler.load()
             keys = _Unpickler(file).load()
-            if (
-                not isinstance(keys, list)
-                or set(keys) != set(unpickler.storages)
-                or len(set(keys)) != len(keys)
-            ):
-                raise UserError(
-                    self.path, "its list of storages is not that of its tensors", "fetch the file again"
-                )
+            if not isinstance(keys, list) or set(keys) != set(unpickler.storages) or len(set(keys)) != len(keys):
+                raise UserError(self.path, "its list of storages is not that of its tensors", "fetch the file again")
             for key in keys:
                 storage = unpickler.storages[key]
                 (count,) = struct.unpack("<q", file.read(8))
@@ -322,9 +309,7 @@ class TorchFile:
             return np.zeros(t.shape, "float32" if t.storage.dtype == "bfloat16" else raw)
         span = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.strides, strict=True))
         flat = np.fromfile(self.path, raw, span, offset=self._places[t.storage.key] + t.offset * raw.itemsize)
-        array = np.lib.stride_tricks.as_strided(
-            flat, t.shape, [s * raw.itemsize for s in t.strides], writeable=False
-        )
+        array = np.lib.stride_tricks.as_strided(flat, t.shape, [s * raw.itemsize for s in t.strides], writeable=False)
         array = np.ascontiguousarray(array)
         return widen(array) if t.storage.dtype == "bfloat16" else array
 

@@ -20,8 +20,8 @@ from .pickles import TorchFile, widen
 Entries = dict[str, tuple[tuple[int, ...], str]]
 
 _DTYPES = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32", "I16": "int16",
-    "I8": "int8", "U8": "uint8", "BOOL": "bool",
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
+    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
 
 
@@ -85,7 +85,10 @@ def _glob(name: str) -> str:
 
 
 class SafetensorsFile:
-    """One or several ``.safetensors`` files. Format: https://huggingface.co/docs/safetensors (8-byte length, JSON, data)."""
+    """One or several ``.safetensors`` files: a length of 8 bytes, a JSON header, data.
+
+    Format: https://huggingface.co/docs/safetensors
+    """
 
     container = "safetensors"
 
@@ -177,9 +180,7 @@ class H5File:
         try:
             self._file = h5py.File(path, "r")
         except OSError as error:
-            raise UserError(
-                path, f"not a readable HDF5 file ({_first_line(error)})", "fetch it again"
-            ) from None
+            raise UserError(path, f"not a readable HDF5 file ({_first_line(error)})", "fetch it again") from None
         self.entries: Entries = {}
 
         def visit(name, item):

@@ -1,0 +1,311 @@
+"""Writing checkpoints: one function a format. Each streams the tensors of a source, one at a time, into a directory.
+
+A writer takes (source, our names to write, directory, tick) and returns sentences about what its format's readers
+should know. Floor 3.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import names
+from .errors import UserError
+from .source import ENCODER, Source
+
+Tick = Callable[[int, int, str], None]
+_GROUP = 64 << 20  # bytes of one part of a TensorFlow checkpoint: what is held in memory at once
+_SAFE = {
+    "float32": "F32",
+    "float16": "F16",
+    "float64": "F64",
+    "int64": "I64",
+    "int32": "I32",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+
+def left_behind(source: Source, to: str) -> list[str]:
+    """Our names that the target has no name for; ``UserError`` if the encoder is among them."""
+    if to == "keras_bert_lab":
+        if source.record is not None and "head" in source.record:
+            raise UserError(source.path, "is a saved task of this package already", "copy the directory")
+        return []
+    theirs = names.foreign_names(to, source.config.num_hidden_layers)
+    left = [name for name in source.names if name not in theirs or _means_something_else(source, name)]
+    if lost := [name for name in left if name.startswith(ENCODER)]:
+        raise UserError(source.describe(), f"{to} has no place for {', '.join(lost[:6])}", "choose --to=keras_bert_lab")
+    if to == "keras_nlp":
+        if "pooler/dense/kernel" not in source.names:
+            raise UserError(
+                source.describe(), "has no pooler, and a BertBackbone always has one", "choose another format"
+            )
+        if source.config.attention_heads is not None:
+            raise UserError(
+                source.describe(), "has pruned heads, which a BertBackbone cannot have", "choose another format"
+            )
+    return left
+
+
+def _means_something_else(source: Source, name: str) -> bool:
+    """A saved task's last layer is the other formats' classifier only if it sees what theirs sees."""
+    if source.record is None or not name.startswith("classifier/"):
+        return False
+    options = source.record.get("head", {}).get("options", {})
+    return options.get("pooling", "cls") != "cls" or bool(options.get("bilstm"))
+
+
+def _stream(
+    source: Source, written: list[str], column: str
+) -> dict[str, tuple[tuple[int, ...], Callable[[], np.ndarray]]]:
+    """The target's name -> (shape, a function that reads the tensor in the target's layout)."""
+    heads = source.config.num_attention_heads
+    theirs = names.foreign_names(column, source.config.num_hidden_layers) if column != "keras_bert_lab" else {}
+    out = {}
+    for name in written:
+        how = names.layout(column, name)
+
+        def read(name=name, how=how):
+            return names.from_ours(source.read(name), how, heads)
+
+        shape = names.from_ours(np.broadcast_to(np.float32(0), source.shape(name)), how, heads).shape
+        out[theirs.get(name, name)] = shape, read
+    return out
+
+
+def write_safetensors(
+    path: str | Path,
+    tensors: Mapping[str, tuple[tuple[int, ...], Callable[[], np.ndarray]]],
+    metadata: Mapping[str, str] | None = None,
+    tick: Tick | None = None,
+) -> None:
+    """Writes a ``.safetensors`` file without holding more than one tensor.
+
+    Args:
+        path: the file.
+        tensors: name -> (shape, function that gives a float32 array of that shape).
+        metadata: strings for the header's ``__metadata__``.
+        tick: called with (bytes written, bytes in all, name).
+
+    Raises:
+        ValueError: a function gives another shape or dtype than was announced.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
+    for name, (shape, _) in tensors.items():
+        size = 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the data begins at a multiple of 8, as the reference writer has it
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        done = 0
+        for name, (shape, read) in tensors.items():
+            array = np.ascontiguousarray(read(), np.float32)
+            if array.shape != tuple(shape):
+                raise ValueError(f"{name}: announced as {shape}, is {array.shape}")
+            file.write(array.data if array.size else b"")
+            done += array.nbytes
+            if tick is not None:
+                tick(done, at, name)
+
+
+def _text_files(source: Source, folder: Path, vocab: str, settings: str | None) -> None:
+    """The vocabulary byte for byte, and how to use it in ``tokenizer_config.json``."""
+    if source.vocab_path is None:
+        return
+    place = folder / vocab
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(source.vocab_path.read_bytes())
+    if settings is None:
+        return
+    tokenizer = source.tokenizer()
+    config: dict[str, Any] = {
+        "do_lower_case": tokenizer.lower_case,
+        "strip_accents": None if tokenizer.strip_accents == tokenizer.lower_case else tokenizer.strip_accents,
+        "tokenize_chinese_chars": True,
+        "model_max_length": source.config.max_position_embeddings,
+        "tokenizer_class": "BertTokenizer",
+    }
+    config |= {f"{kind}_token": f"[{kind.upper()}]" for kind in ("cls", "mask", "pad", "sep", "unk")}
+    _write_json(folder / settings, config)
+
+
+def _write_json(path: Path, values: Any) -> None:
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+# ---------------------------------------------------------------------------------------------- original TF1
+
+
+def write_bert(source: Source, written: list[str], folder: Path, tick: Tick) -> list[str]:
+    """``bert_model.ckpt``, ``bert_config.json``, ``vocab.txt`` as google-research/bert reads them; weights only."""
+    tensors = _stream(source, written, "bert")
+    _save_tensorflow(folder / "bert_model.ckpt", tensors, tick)
+    config = source.config.to_dict("bert")
+    for key in ("architectures", "dtype", "torch_dtype", "transformers_version"):
+        config.pop(key, None)  # they speak of Hugging Face's files, not of the network
+    _write_json(folder / "bert_config.json", config)
+    _text_files(source, folder, "vocab.txt", "tokenizer_config.json")
+    notes = []
+    if "pooler/dense/kernel" not in written:
+        notes.append("there is no pooler: the original code builds one and would start it at random")
+    return notes
+
+
+def _save_tensorflow(prefix: Path, tensors: Mapping[str, Any], tick: Tick) -> None:
+    """A V2 checkpoint by the ops that the original's Saver uses, in parts that are merged without being read again."""
+    import tensorflow as tf
+
+    total = sum(4 * math.prod(shape) for shape, _ in tensors.values())
+    done, parts = 0, list(_groups(tensors))
+    with tf.device("CPU:0"):
+        for k, group in enumerate(parts):
+            place = str(prefix) if len(parts) == 1 else f"{prefix}.part-{k}"
+            values = [tf.constant(np.ascontiguousarray(tensors[name][1](), np.float32)) for name in group]
+            tf.raw_ops.SaveV2(prefix=place, tensor_names=group, shape_and_slices=[""] * len(group), tensors=values)
+            done += sum(4 * math.prod(v.shape) for v in values)
+            del values
+            tick(done, total, group[-1])
+        if len(parts) > 1:
+            places = [f"{prefix}.part-{k}" for k in range(len(parts))]
+            tf.raw_ops.MergeV2Checkpoints(
+                checkpoint_prefixes=places, destination_prefix=str(prefix), delete_old_dirs=False
+            )
+    for path in prefix.parent.glob(f"{prefix.name}.part-*"):
+        path.unlink()
+
+
+def _groups(tensors: Mapping[str, Any]) -> Iterator[list[str]]:
+    group: list[str] = []
+    size = 0
+    for name, (shape, _) in tensors.items():
+        if group and size + 4 * math.prod(shape) > _GROUP:
+            yield group
+            group, size = [], 0
+        group.append(name)
+        size += 4 * math.prod(shape)
+    yield group
+
+
+# ---------------------------------------------------------------------------------------------- Hugging Face
+
+
+def write_huggingface(source: Source, written: list[str], folder: Path, tick: Tick) -> list[str]:
+    """``config.json``, ``model.safetensors``, ``vocab.txt``, ``tokenizer_config.json`` as transformers reads them."""
+    write_safetensors(folder / "model.safetensors", _stream(source, written, "huggingface"), {"format": "pt"}, tick)
+    config = source.config.to_dict("huggingface")
+    fits = _architectures(written)
+    named = config.get("architectures")
+    if not (isinstance(named, list) and len(named) == 1 and named[0] in fits):
+        config["architectures"] = [fits[0]]
+    if "classifier/bias" in written:
+        count = source.shape("classifier/bias")[0]
+        labels = (source.record or {}).get("head", {}).get("options", {}).get("labels") or []
+        if len(labels) == count:
+            config["id2label"] = {str(i): str(label) for i, label in enumerate(labels)}
+        elif len(config.get("id2label") or {}) != count:
+            config["id2label"] = {str(i): f"LABEL_{i}" for i in range(count)}
+        config["label2id"] = {label: int(i) for i, label in config["id2label"].items()}
+    config["dtype"] = "float32"
+    config.pop("torch_dtype", None)
+    _write_json(folder / "config.json", config)
+    _text_files(source, folder, "vocab.txt", "tokenizer_config.json")
+    if config["architectures"] == ["BertModel"] and "pooler/dense/kernel" not in written:
+        return ["there is no pooler: load it with BertModel(..., add_pooling_layer=False)"]
+    return []
+
+
+def _architectures(written: list[str]) -> list[str]:
+    """The classes of transformers whose weights these are, the likeliest first."""
+    have = set(written)
+    if "classifier/kernel" in have:
+        classes = ["BertForSequenceClassification", "BertForTokenClassification", "BertForMultipleChoice"]
+        return classes if "pooler/dense/kernel" in have else classes[1:2]
+    if "cls/squad/output_weights" in have:
+        return ["BertForQuestionAnswering"]
+    mlm, nsp = "cls/predictions/output_bias" in have, "cls/seq_relationship/output_bias" in have
+    if mlm and nsp:
+        return ["BertForPreTraining"]
+    return ["BertForMaskedLM"] if mlm else ["BertForNextSentencePrediction"] if nsp else ["BertModel"]
+
+
+# ------------------------------------------------------------------------------------------------- keras-nlp
+
+
+def write_keras_nlp(source: Source, written: list[str], folder: Path, tick: Tick) -> list[str]:
+    """A preset directory that ``keras_nlp.models.BertBackbone.from_preset`` reads.
+
+    The library writes a preset of a tiny backbone with as many layers; then the numbers in it are exchanged. So the
+    file's structure is always the installed library's own, and no second copy of the model is built.
+    """
+    import h5py
+    import keras_nlp
+
+    config = source.config
+    tiny = keras_nlp.models.BertBackbone(
+        vocabulary_size=8, num_layers=config.num_hidden_layers, num_heads=1, hidden_dim=2, intermediate_dim=2,
+        max_sequence_length=4,
+    )  # fmt: skip
+    tiny.save_to_preset(str(folder))
+    settings = json.loads((folder / "config.json").read_text("utf-8"))
+    settings["config"] |= config.to_dict("keras_nlp")
+    _write_json(folder / "config.json", settings)
+
+    tensors = _stream(source, written, "keras_nlp")
+    total, done = sum(4 * math.prod(shape) for shape, _ in tensors.values()), 0
+    with h5py.File(folder / "model.weights.h5", "r+") as file:
+        for name, (_, read) in tensors.items():
+            if name not in file:
+                raise UserError("keras-nlp", f"its file has no {name}", "install a version between 0.25 and 0.32")
+            attributes = dict(file[name].attrs)
+            del file[name]
+            array = np.ascontiguousarray(read(), np.float32)
+            file.create_dataset(name, data=array).attrs.update(attributes)
+            done += array.nbytes
+            tick(done, total, name)
+    if (meta := folder / "metadata.json").is_file():
+        values = json.loads(meta.read_text("utf-8"))
+        values["parameter_count"] = total // 4
+        _write_json(meta, values)
+    if source.vocab_path is not None:
+        tokenizer = source.tokenizer()
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        keras_nlp.models.BertTokenizer(vocabulary=special, lowercase=tokenizer.lower_case).save_to_preset(str(folder))
+        _text_files(source, folder, "assets/tokenizer/vocabulary.txt", None)
+        return ["keras-nlp's tokenizer differs from Google's on some texts; the vocabulary is the same, byte for byte"]
+    return []
+
+
+# ------------------------------------------------------------------------------------------------------ ours
+
+
+def write_ours(source: Source, written: list[str], folder: Path, tick: Tick) -> list[str]:
+    """``artifact.json`` without a head, ``weights.safetensors`` by our names, ``vocab.txt``."""
+    write_safetensors(folder / "weights.safetensors", _stream(source, written, "keras_bert_lab"), tick=tick)
+    _text_files(source, folder, "vocab.txt", None)
+    record: dict[str, Any] = {
+        "format_version": 1,
+        "config": source.config.to_dict("keras_bert_lab"),
+        "provenance": {"base_checkpoint": source.fingerprint()},
+    }
+    if (tokenizer := source.tokenizer()) is not None:
+        record["text"] = {"tokenizer": tokenizer.settings()}
+    _write_json(folder / "artifact.json", record)
+    return []
+
+
+WRITERS = {
+    "bert": write_bert,
+    "huggingface": write_huggingface,
+    "keras_nlp": write_keras_nlp,
+    "keras_bert_lab": write_ours,
+}
