@@ -42,7 +42,7 @@ def place(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("reader")
     shutil.copytree(ROOT / "examples", folder / "examples")
     config = testing.tiny_config(max_position_embeddings=128)
-    testing.tiny_checkpoint(folder, config=config).rename(folder / CHECKPOINT)
+    testing.tiny_checkpoint(folder / CHECKPOINT, config=config)
     return folder
 
 
