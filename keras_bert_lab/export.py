@@ -189,7 +189,7 @@ print(json.dumps({"loaded": loaded, "strings": strings}))
 def prove(task: Task, folder: Path, columns: list[list[str]], tolerance: float) -> dict[str, Any]:
     """Asks both SavedModels in a new process and compares with the task; raises ``UserError`` where they differ."""
     began = time.perf_counter()
-    rows = len(columns[0])
+    rows, folder = len(columns[0]), folder.resolve()  # the new process stands elsewhere
     cuts = [slice(0, 0), slice(0, 1), slice(1, 4), slice(4, rows)]  # batches of 0, 1, 3 and the rest
     names = task.head.text_inputs
     windows = task.text.tokenizer.windows(*columns, max_length=task.text.max_length, truncation=task.text.truncation)

@@ -7,6 +7,7 @@ Usage: keras-bert-lab TOOL [arguments and --flags]
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import importlib
 import os
@@ -53,7 +54,11 @@ def run(argv: list[str] | None = None) -> None:
 
 def _parse(argv: list[str]) -> list[str]:
     try:
-        return app.parse_flags_with_usage(argv) if _asks_for_help(argv) else flags.FLAGS(argv)
+        if not _asks_for_help(argv):
+            return flags.FLAGS(argv)
+        with contextlib.suppress(SystemExit):  # absl calls answered help a failure
+            app.parse_flags_with_usage(argv)
+        sys.exit(0)
     except flags.Error as error:
         sys.exit(_wrong(str(error)))
 
