@@ -38,6 +38,7 @@ def __getattr__(name: str):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_PUBLIC[name]}", __name__), name)
     globals()[name] = value
+    _register()  # what a hook inside one of our own imports had to put off
     return value
 
 
@@ -47,11 +48,20 @@ def __dir__() -> list[str]:
 
 def _register() -> None:
     """Imports the modules whose classes Keras must know to load our models (they register on import)."""
-    import keras
-
+    keras = sys.modules.get("keras")
+    if keras is None or _half_imported(keras):
+        return
+    if any(_half_imported(m) for name, m in list(sys.modules.items()) if name.startswith(f"{__name__}.")):
+        return  # one of ours is what imports Keras, and cannot be imported from here: at the next chance
+    if _hook in sys.meta_path:
+        sys.meta_path.remove(_hook)
     if keras.backend.backend() == "tensorflow":
         for module in ("encoder", "losses", "training", "task"):
             importlib.import_module(f".{module}", __name__)
+
+
+def _half_imported(module) -> bool:
+    return getattr(module.__spec__, "_initializing", False)
 
 
 class _RegisterAfterKeras(importlib.abc.MetaPathFinder):
@@ -63,21 +73,23 @@ class _RegisterAfterKeras(importlib.abc.MetaPathFinder):
 
     def find_spec(self, name, path=None, target=None):
         if name != "keras":
+            _register()  # what was put off
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
+        sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 
             def run_and_register(module):
                 run(module)
+                module.__spec__._initializing = False  # it is whole now, all but for our registering
                 _register()
 
             spec.loader.exec_module = run_and_register
         return spec
 
 
-if "keras" in sys.modules:
-    _register()
-else:
-    sys.meta_path.insert(0, _RegisterAfterKeras())
+_hook = _RegisterAfterKeras()
+sys.meta_path.insert(0, _hook)
+_register()
