@@ -271,11 +271,11 @@ class Task:
             examples, held = batching.split(examples, recipe.dev_fraction, recipe.seed, self.head.stratum)
         features = self.features(examples)
         judged = self.features(held) if held else None
-        say(f"{len(examples)} training and {len(held)} dev examples; {self.head.describe()}")
+        say(f"{len(examples)} training and {len(held)} dev examples; {self.name}, {self.head.describe()}")
         say(batching.describe(features, recipe.batch_size, self.text.max_length))
         model = self.model
         if self.audit is not None:
-            say(self.audit.summary())
+            say(str(self.audit))
         steps = batching.steps(features, recipe.batch_size) * recipe.epochs
         training.freeze(model, recipe.freeze)
         training.compile(model, self.head, recipe, steps)
