@@ -1,4 +1,5 @@
-"""The numbers that make a BERT: read from the original, Hugging Face, Model Garden and keras-nlp JSON, and written back.
+"""The numbers that make a BERT, read from the JSON of five kinds of checkpoints and written back.
+
 
 The fields are those of ``bert_config.json``. What another format cannot say travels in one extra key,
 ``"keras_bert_lab"``, that only our reader honours; :meth:`BertConfig.losses_for` names it in sentences.
@@ -330,7 +331,7 @@ def _recognise(values: Mapping[str, Any], otherwise: str = "bert") -> str:
         return values[OUR_KEY]["source"]
     if "position_embedding" in values or "norm_position" in values:
         return "keras_bert_lab"
-    if "class_name" in values and isinstance(values.get("config"), Mapping) or "vocabulary_size" in values:
+    if ("class_name" in values and isinstance(values.get("config"), Mapping)) or "vocabulary_size" in values:
         return "keras_nlp"
     if "num_layers" in values and "num_hidden_layers" not in values:
         return "model_garden"
