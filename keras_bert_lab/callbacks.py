@@ -155,7 +155,6 @@ class JsonLog(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = self.path.open("a", encoding="utf-8")
         self.began = self.last = time.perf_counter()
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
@@ -178,10 +177,6 @@ class JsonLog(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         self._write({"epoch": epoch + 1, "steps": self.step, "seconds": time.perf_counter() - self.began} | _numbers(logs))
-        self.file.flush()
-
-    def on_train_end(self, logs: dict | None = None) -> None:
-        self.file.close()
 
     def _rate(self) -> float:
         """The rate that this step was taken with: the schedule at the count before it."""
@@ -189,8 +184,8 @@ class JsonLog(keras.callbacks.Callback):
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         schedule = getattr(optimizer, "_learning_rate", None)
         if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
-            return float(schedule(int(optimizer.iterations) - 1))
-        return float(optimizer.learning_rate)
+            return float(schedule(keras.ops.convert_to_tensor(optimizer.iterations) - 1))
+        return float(keras.ops.convert_to_tensor(optimizer.learning_rate))
 
     def _write(self, line: dict) -> None:
         def plain(value: Any) -> Any:
@@ -198,7 +193,8 @@ class JsonLog(keras.callbacks.Callback):
                 return None if not math.isfinite(value) else float(f"{value:.7g}")
             return value
 
-        self.file.write(json.dumps({k: plain(v) for k, v in line.items()}) + "\n")
+        with self.path.open("a", encoding="utf-8") as file:  # anew each time: no line is lost, whatever happens next
+            file.write(json.dumps({k: plain(v) for k, v in line.items()}) + "\n")
 
 
 def tensorboard(log_dir: str | Path, required: bool = True) -> list[keras.callbacks.Callback]:

@@ -535,12 +535,12 @@ def run(
         raise UserError("training data", "do not say how many batches an epoch has, or have none",
                         "use batching.dataset, or tf.data's assert_cardinality")
     history = History()
-    record = ours.Record(history, judge, main_metric, recipe.patience)
-    used = [ours.StopOnNaN(), record]
+    # first the one whose dev scores the others show, last the one that may end it all
+    used: list[keras.callbacks.Callback] = [ours.Record(history, judge, main_metric, recipe.patience)]
     if verbose:
         used.append(ours.Progress(recipe.epochs, steps))
     if log_dir is not None:
         used.append(ours.JsonLog(Path(log_dir) / "log.jsonl", plan=getattr(data, "plan", None)))
         used += ours.tensorboard(log_dir, required=False)
-    model.fit(data, epochs=recipe.epochs, verbose=0, callbacks=[*used, *callbacks])
+    model.fit(data, epochs=recipe.epochs, verbose=0, callbacks=[*used, *callbacks, ours.StopOnNaN()])
     return history
