@@ -1,6 +1,5 @@
 """The numbers that make a BERT, read from the JSON of five kinds of checkpoints and written back.
 
-
 The fields are those of ``bert_config.json``. What another format cannot say travels in one extra key,
 ``"keras_bert_lab"``, that only our reader honours; :meth:`BertConfig.losses_for` names it in sentences.
 """
