@@ -174,8 +174,9 @@ class Classification(TableHead):
         for e in examples:
             if (e.pair is not None) != wants:
                 seen, should = ("no", "two texts") if wants else ("a", "single texts")
-                raise UserError(e.where or "example", f"has {seen} second text, but this head takes {should}",
-                                "set pair_column (for examples made in Python: to any name) for pairs only")  # fmt: skip
+                told = f"has {seen} second text, but this head takes {should}"
+                raise UserError(e.where or "example", told,
+                                "set pair_column (in Python: to any name) for pairs, and for pairs only")  # fmt: skip
         pair = [e.pair for e in examples] if wants else None
         windows = text([e.text for e in examples], pair)
         y = np.fromiter((index.get(label_name(e.gold), UNLABELLED) for e in examples), np.int32, len(examples))

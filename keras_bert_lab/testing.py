@@ -71,17 +71,16 @@ def tiny_config(**changes: Any) -> BertConfig:
 def tiny_checkpoint(directory: str | Path, *, config: BertConfig | None = None, seed: int = 0) -> Path:
     """Writes a random checkpoint in Google's original form, as the downloads of 2018 lie on disk.
 
-    Files: ``vocab.txt``, ``bert_config.json``, ``bert_model.ckpt.index`` and ``.data-00000-of-00001`` with
-    the 5 + 16 per layer + 2 tensors of the encoder, the 7 of the two pre-training heads, and ``global_step``.
-    The directory's name says ``uncased``, which is the original's way to say that texts are lower-cased.
+    Files: ``vocab.txt``, ``bert_config.json``, ``bert_model.ckpt.index`` and ``.data-00000-of-00001`` with the
+    5 + 16 per layer + 2 tensors of the encoder, the 7 of the two pre-training heads, and ``global_step``.
 
     Args:
-        directory: where the checkpoint's own directory is made.
+        directory: where the files go; made if absent.
         config: its network; default :func:`tiny_config`.
         seed: of the weights.
 
     Returns:
-        The checkpoint's directory.
+        The directory.
 
     Example:
         >>> path = tiny_checkpoint(tempfile.mkdtemp())
@@ -89,7 +88,7 @@ def tiny_checkpoint(directory: str | Path, *, config: BertConfig | None = None, 
         ['bert_config.json', 'bert_model.ckpt.data-00000-of-00001']
     """
     config = config or tiny_config()
-    folder = Path(directory) / f"uncased_L-{config.num_hidden_layers}_H-{config.hidden_size}_tiny"
+    folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     words = tiny_vocabulary()
     if config.vocab_size < len(words):
@@ -144,29 +143,18 @@ def _original_tensors(config: BertConfig, random: np.random.Generator) -> dict[s
     return {**tensors, "global_step": np.int64(1000)}
 
 
-def tiny_task(
-    head: str | Head = "classification",
-    options: Mapping[str, Any] | None = None,
-    *,
-    directory: str | Path | None = None,
-    **settings: Any,
-) -> Task:
+def tiny_task(head: str = "classification", *, directory: str | Path | None = None, **options: Any) -> Task:
     """A ``Task`` on a :func:`tiny_checkpoint`, read as any other checkpoint is.
 
     Args:
-        head: name or object of a head.
-        options: of the head, if it is given by name.
-        directory: where the checkpoint is written; default: a temporary one that is gone when this returns.
-        settings: further arguments of ``Task.from_checkpoint``.
+        head: the entry-point name of a head.
+        directory: where the checkpoint is written; default: a new temporary directory.
+        options: further arguments of ``Task.from_checkpoint``: the task's and the head's options.
     """
     from .task import Task
 
-    if options is not None:
-        settings["head_options"] = dict(options)
-    if directory is not None:
-        return Task.from_checkpoint(tiny_checkpoint(directory), head=head, **settings)
-    directory = tempfile.mkdtemp()  # stays: weights are read when the model is first used
-    return Task.from_checkpoint(tiny_checkpoint(directory), head=head, **settings)
+    path = tiny_checkpoint(directory or tempfile.mkdtemp(prefix="tiny_checkpoint_"))
+    return Task.from_checkpoint(path, head, **({"max_length": 32} | options))
 
 
 # ---- the contract ------------------------------------------------------------------------------------------------

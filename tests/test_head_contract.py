@@ -1,0 +1,207 @@
+"""Every head passes the same contract: ours, a stranger's; and the contract notices a head that breaks it."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert_lab.head import Example, available_heads, load_head
+from keras_bert_lab.testing import check_head, tiny_checkpoint, tiny_task
+
+STRANGER = Path(__file__).resolve().parent / "stranger"
+# keras reads variables through an __array__ without the `copy` that NumPy 2 asks for
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+
+LABELLED = [
+    Example(text, gold=gold)
+    for text, gold in [
+        ("good film", "pos"), ("a bad, bad day!", "neg"), ("the staff was fine", "pos"), ("不好 book x", "zh"), ("never", "neg")
+    ]
+]  # fmt: skip
+PAIRS = [dataclasses.replace(e, pair=f"is it {e.gold}") for e in LABELLED]
+
+
+@pytest.mark.parametrize(("options", "examples"), [
+    ({}, LABELLED),
+    ({"pooling": "attention", "class_weights": "balanced", "label_smoothing": 0.1}, PAIRS),
+    ({"pooling": "max", "bilstm": 4, "dropout": 0.3}, LABELLED),
+    ({"pooling": "last_cls:2"}, PAIRS),
+])
+def test_classification(options, examples):
+    print(check_head("classification", examples, options=options))
+
+
+def test_every_built_in_head_is_checked_here():
+    ours = {name for name, point in available_heads().items() if point.value.startswith("keras_bert_lab.")}
+    assert all(f"def test_{name}(" in Path(__file__).read_text() for name in ours)
+
+
+# ---- heads that break a clause -----------------------------------------------------------------------------------
+
+Classification = load_head("classification")
+
+
+def broken(**methods):
+    cls = type("Broken", (Classification,), methods)
+    return dataclasses.dataclass(frozen=True, kw_only=True)(cls)()
+
+
+def reversed_answers(self, examples, windows, logits):
+    return Classification.decode(self, examples, windows, logits)[::-1]
+
+
+def sees_padding(self, encoded):
+    outputs = Classification.outputs(self, encoded)
+    return {"logits": outputs["logits"] + keras.ops.mean(encoded.sequence, axis=1)[:, :1]}
+
+
+def sees_gold(self, examples, windows, logits):
+    answers = Classification.decode(self, examples, windows, logits)
+    return [{**answer, "label": example.gold or answer["label"]} for answer, example in zip(answers, examples, strict=True)]
+
+
+def wrong_weights(self, examples, text):
+    features = Classification.features(self, examples, text)
+    return dataclasses.replace(features, w={"logits": np.ones_like(features.w["logits"])})
+
+
+def flat_target(self, logits, chosen=None):
+    return tf.zeros_like(logits["logits"][:, 0]) * logits["logits"][:, 0]
+
+
+def other_graph(self, logits):
+    return {**Classification.answers(self, logits), "probabilities": tf.nn.softmax(2 * logits["logits"])}
+
+
+def of_numpy(self, examples, windows, logits):
+    return [{"label": np.int64(1)} for _ in examples]
+
+
+@pytest.mark.parametrize(("methods", "clause"), [
+    ({"decode": reversed_answers}, "answered alone as among others"),
+    ({"decode": sees_gold}, "answers do not depend on gold"),
+    ({"decode": of_numpy}, "answers are JSON"),
+    ({"outputs": sees_padding}, "padding changes no logits"),
+    ({"features": wrong_weights}, "the target -100 has weight 0"),
+    ({"target": flat_target}, "gradient of target is not 0"),
+    ({"answers": other_graph}, "equals decode"),
+    ({"score": lambda self, examples, answers: {"accuracy": float("nan")}}, "scores are finite"),
+    ({"score": lambda self, examples, answers: {"other": 1.0}}, "score has main_metric"),
+    ({"losses": lambda self: {"label": Classification.losses(self)["logits"]}}, "the same keys"),
+    ({"fit": lambda self, examples: self}, "after fit the head is fitted"),
+])
+def test_a_broken_head_is_noticed(methods, clause):
+    with pytest.raises(AssertionError, match=clause):
+        check_head(broken(**methods), LABELLED, steps=3)
+
+
+def test_too_few_examples_are_refused():
+    with pytest.raises(AssertionError, match="three examples"):
+        check_head("classification", LABELLED[:2])
+
+
+# ---- tiny things -------------------------------------------------------------------------------------------------
+
+
+def test_tiny_checkpoint_has_the_originals_names_and_shapes(tmp_path):
+    path = tiny_checkpoint(tmp_path / "tiny")
+    shapes = dict(tf.train.list_variables(str(path / "bert_model.ckpt")))
+    assert len(shapes) == 14 + 16 * 2 + 1  # 46 tensors and the step
+    assert shapes["bert/encoder/layer_1/output/dense/kernel"] == [64, 32]
+    assert shapes["cls/seq_relationship/output_weights"] == [2, 32]
+    again = tiny_checkpoint(tmp_path / "again")
+    reader, other = (tf.train.load_checkpoint(str(p / "bert_model.ckpt")) for p in (path, again))
+    assert all(np.array_equal(reader.get_tensor(n), other.get_tensor(n)) for n in shapes)
+    assert json.loads((path / "bert_config.json").read_text())["hidden_size"] == 32
+
+
+def test_tiny_task_answers(tmp_path):
+    task = tiny_task(labels=["no", "yes"], pooling="mean", directory=tmp_path / "tiny")
+    assert [answer["label"] in ("no", "yes") for answer in task.predict(["good", ""])] == [True, True]
+
+
+# ---- a stranger --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory):
+    """The environment of a process in which the stranger's distribution is installed, as pip installs it."""
+    folder = tmp_path_factory.mktemp("stranger")
+    source, site = folder / "source", folder / "site"
+    shutil.copytree(STRANGER, source, ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
+    # without setuptools here pip fetches it for the build
+    local = ["--no-build-isolation", "--no-index"] if importlib.util.find_spec("setuptools") else []
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", *local, "--target", str(site), str(source)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return folder, os.environ | {"PYTHONPATH": path, "COLUMNS": "200"}
+
+
+def python(stranger, *arguments):
+    folder, environment = stranger
+    return subprocess.run([sys.executable, *map(str, arguments)], env=environment, cwd=folder, capture_output=True,
+                          text=True, check=False)  # fmt: skip
+
+
+CHECK = """
+from keras_bert_lab.head import Example, head_info
+from keras_bert_lab.testing import check_head
+texts = [("good film", ["film"]), ("a bad, bad day!", ["bad", "day"]), ("the staff was fine", ["staff"]), ("never", [])]
+print(check_head("keywords", [Example(text, gold=gold) for text, gold in texts]))
+print(head_info("keywords"))
+"""
+
+
+def test_a_strangers_head_passes_the_contract(stranger):
+    done = python(stranger, "-c", CHECK)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "{'name': 'keywords', 'distribution': 'bert-keywords', 'version': '1.2.3'}" in done.stdout
+
+
+def test_a_strangers_head_through_the_same_tools(stranger):
+    folder, _ = stranger
+    words = "film book food day staff room".split()
+    rows = [{"text": f"the {a} was {q} and the {b} too", "keywords": sorted({a, b})}
+            for a in words for b in words for q in ("good", "bad")]  # fmt: skip
+    data, plain = folder / "keywords.jsonl", folder / "texts.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    plain.write_text("".join(json.dumps({"text": t}) + "\n" for t in ("the book was fine", "", "a very good day")))
+    tiny_checkpoint(folder / "tiny")
+    tool = ("-m", "keras_bert_lab.tools.main")
+    done = python(stranger, *tool, "train", "--checkpoint=tiny", f"--train={data}", f"--dev={data}", "--output=task",
+                  "--head=keywords", '--head_options={"min_probability": 0.4}', "--epochs=6", "--batch_size=8",
+                  "--learning_rate=3e-3", "--max_length=32")  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    done = python(stranger, *tool, "evaluate", "--task=task", f"--data={data}", "--json=scores.json")
+    assert done.returncode == 0, done.stderr[-3000:]
+    scores = json.loads((folder / "scores.json").read_text())
+    print(scores)
+    assert scores["f1"] > 0.9 and scores["count_error"] < 0.5
+    done = python(stranger, *tool, "predict", "--task=task", f"--data={plain}", "--output=answers.jsonl")
+    assert done.returncode == 0, done.stderr[-3000:]
+    answers = [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
+    assert len(answers) == 3 and answers[0]["keywords"] == ["book"] and answers[2]["keywords"] == ["day"]
+    assert answers[1]["keywords"] == []
+    done = python(stranger, *tool, "export", "--task=task")
+    assert done.returncode == 0, done.stderr[-3000:]
+    proofs = list((folder / "task" / "export").rglob("proof.json"))
+    assert proofs, done.stdout
+    said = json.loads((folder / "task" / "artifact.json").read_text())["head"]
+    assert (said["name"], said["distribution"], said["version"]) == ("keywords", "bert-keywords", "1.2.3")
+    assert said["options"]["min_probability"] == 0.4 and said["options"]["mean_count"] > 1
+    # without the stranger's distribution the artifact says what it lacks
+    done = subprocess.run([sys.executable, *tool, "predict", "--task=task", f"--data={plain}"], cwd=folder,
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 1 and "keywords" in done.stderr and len(done.stderr.strip().splitlines()) == 1
