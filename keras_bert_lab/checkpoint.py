@@ -23,6 +23,7 @@ from . import names, writers
 from .config import BertConfig
 from .errors import UserError
 from .files import check_destination, new_directory
+from .locate import config_of
 from .source import ENCODER, FORMATS, Audit, Source, check_vocabulary, open_checkpoint, some
 
 __all__ = [
@@ -341,8 +342,8 @@ def _backbone(folder: Path) -> Callable[[Mapping[str, np.ndarray]], dict[str, np
 
 def _check_model_config(model, source: Source, audit: Audit) -> None:
     """Two configs can agree in every shape and still mean different networks."""
-    ours = getattr(model, "config", None)
-    if not isinstance(ours, BertConfig) or not source.has_config:
+    ours = config_of(model)
+    if ours is None or not source.has_config:
         return
     theirs = source.config
     if ours.num_attention_heads != theirs.num_attention_heads:

@@ -53,8 +53,7 @@ def locate(path: Any, format: str | None = None) -> Place:
 
 
 def _in_memory(model: Any) -> Place:
-    config = getattr(model, "config", None)
-    if isinstance(config, BertConfig):
+    if (config := config_of(model)) is not None:
         return Place(f"{type(model).__name__} in memory", readers.KerasObject(model), "keras_bert_lab", config=config)
     if type(model).__name__ == "BertBackbone":
         config = BertConfig.from_dict(model.get_config(), "keras_nlp")
@@ -64,6 +63,14 @@ def _in_memory(model: Any) -> Place:
         "is neither a BertBackbone nor one of our models",
         "give model.backbone, or a path",
     )
+
+
+def config_of(model: Any) -> BertConfig | None:
+    """The config of a Keras model that is built of our layers; None for others."""
+    for part in (model, *getattr(model, "layers", ())):
+        if isinstance(config := getattr(part, "config", None), BertConfig):
+            return config
+    return None
 
 
 def _directory(path: Path, format: str | None) -> Place:

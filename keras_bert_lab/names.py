@@ -443,18 +443,16 @@ def resolve(column: str, keys: Mapping[str, tuple[tuple[int, ...], str]], scope:
             found.ignored.setdefault(f"outside {scope!r}", []).append(key)
         else:
             found.unexpected.append(key)
-    doubled = [
-        ours
-        for ours in found.copies
-        if column in ("bert", "huggingface") and any(_bare_tied(column, k, best) for k in found.copies[ours])
-    ]
-    if doubled:
-        key = found.names[doubled[0]]
-        raise UserError(
-            key,
-            f"the file has a second tensor for {doubled[0]}: {found.copies[doubled[0]][0]}",
-            "say which scope is meant (scope=...)",
-        )
+    for ours, copies in found.copies.items():
+        if ours not in found.names:  # a file may keep the decoder's name of what both share
+            found.names[ours] = copies.pop(0)
+        second = [key for key in copies if key.removeprefix(best) not in _TIED]
+        if second and column in ("bert", "huggingface"):
+            raise UserError(
+                found.names[ours],
+                f"the file has a second tensor for {ours}: {second[0]}",
+                "say which is meant by its scope (scope= or --scope)",
+            )
     return found
 
 
@@ -473,10 +471,6 @@ def _bare(column: str, key: str) -> str:
     parts = key.removesuffix(":0").split("/")
     last = max((k for k, part in enumerate(parts) if part.startswith("tf_")), default=-1)
     return "/".join(parts[last + 1 :])
-
-
-def _bare_tied(column: str, key: str, scope: str) -> bool:
-    return key.removeprefix(scope) not in _TIED
 
 
 def scopes_that_fit(column: str, keys: Iterable[str]) -> dict[str, int]:

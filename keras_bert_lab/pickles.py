@@ -310,7 +310,7 @@ class TorchFile:
         span = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.strides, strict=True))
         flat = np.fromfile(self.path, raw, span, offset=self._places[t.storage.key] + t.offset * raw.itemsize)
         array = np.lib.stride_tricks.as_strided(flat, t.shape, [s * raw.itemsize for s in t.strides], writeable=False)
-        array = np.ascontiguousarray(array)
+        array = array.copy(order="C")
         return widen(array) if t.storage.dtype == "bfloat16" else array
 
 

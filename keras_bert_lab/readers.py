@@ -33,7 +33,7 @@ class TensorFlowFile:
     def __init__(self, prefix: str | Path):
         import tensorflow as tf
 
-        self.prefix, self._errors = str(prefix), (tf.errors.OpError, RuntimeError, ValueError)
+        self.prefix, self._errors = str(prefix), (tf.errors.OpError, RuntimeError, ValueError, LookupError)
         index = Path(f"{self.prefix}.index")
         self.files = [index, *data_files(Path(self.prefix))]
         try:

@@ -109,10 +109,10 @@ def write_safetensors(
         file.write(struct.pack("<Q", len(text)) + text)
         done = 0
         for name, (shape, read) in tensors.items():
-            array = np.ascontiguousarray(read(), np.float32)
+            array = np.asarray(read(), np.float32, order="C")
             if array.shape != tuple(shape):
                 raise ValueError(f"{name}: announced as {shape}, is {array.shape}")
-            file.write(array.data if array.size else b"")
+            file.write(array.reshape(-1).data if array.size else b"")
             done += array.nbytes
             if tick is not None:
                 tick(done, at, name)
@@ -170,7 +170,7 @@ def _save_tensorflow(prefix: Path, tensors: Mapping[str, Any], tick: Tick) -> No
     with tf.device("CPU:0"):
         for k, group in enumerate(parts):
             place = str(prefix) if len(parts) == 1 else f"{prefix}.part-{k}"
-            values = [tf.constant(np.ascontiguousarray(tensors[name][1](), np.float32)) for name in group]
+            values = [tf.constant(np.asarray(tensors[name][1](), np.float32, order="C")) for name in group]
             tf.raw_ops.SaveV2(prefix=place, tensor_names=group, shape_and_slices=[""] * len(group), tensors=values)
             done += sum(4 * math.prod(v.shape) for v in values)
             del values
@@ -268,7 +268,7 @@ def write_keras_nlp(source: Source, written: list[str], folder: Path, tick: Tick
                 raise UserError("keras-nlp", f"its file has no {name}", "install a version between 0.25 and 0.32")
             attributes = dict(file[name].attrs)
             del file[name]
-            array = np.ascontiguousarray(read(), np.float32)
+            array = np.asarray(read(), np.float32, order="C")
             file.create_dataset(name, data=array).attrs.update(attributes)
             done += array.nbytes
             tick(done, total, name)
