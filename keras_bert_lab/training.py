@@ -446,7 +446,8 @@ def compile(model: Model, head: Any, recipe: Recipe, steps: int) -> None:
     """
     metrics = {name: list(found) for name, found in head.metrics().items() if found}
     # Keras wants an entry for every output, in the model's order
-    metrics = {name: metrics.get(name, []) for name in model.output_names} if metrics else None
+    names = list(model.output) if isinstance(model.output, dict) else model.output_names
+    metrics = {name: metrics.get(name, []) for name in names} if metrics else None
     model.compile(optimizer(recipe, steps), head.losses(), metrics=metrics, accumulate=recipe.accumulate)
 
 
