@@ -277,13 +277,18 @@ def shapes(config) -> dict[str, tuple[int, ...]]:
         "cls/squad/output_weights": (2, hidden),
         "cls/squad/output_bias": (2,),
     }
-    out = {}
+    out, positions = {}, "embeddings/position_embeddings"
     for row, at in rows(config.num_hidden_layers):
         name = row.ours.format(**at)
-        if name.startswith("classifier/"):
+        if name.startswith("classifier/") or (name == positions and config.position_embedding != "learned"):
             continue
+        heads = config.heads_of(at["i"]) * config.head_size  # fewer than hidden where heads are pruned
         if name in fixed:
             out[name] = fixed[name]
+        elif "/attention/self/" in name:
+            out[name] = (hidden, heads) if name.endswith("kernel") else (heads,)
+        elif row.ours == "encoder/layer_{i}/attention/output/dense/kernel":
+            out[name] = (heads, hidden)
         elif "/intermediate/dense/" in name:
             out[name] = (hidden, inner) if name.endswith("kernel") else (inner,)
         elif row.ours == "encoder/layer_{i}/output/dense/kernel":

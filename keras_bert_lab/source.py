@@ -250,16 +250,15 @@ class Source:
 
     def _check_config(self) -> None:
         config = self._config
-        twice = 2 if config.hidden_act in ("swiglu", "geglu") else 1
         facts = [("num_hidden_layers", config.num_hidden_layers, self.found.layers, "layers")]
-        for name, axis, key, factor in (
-            ("embeddings/word_embeddings", 1, "hidden_size", 1),
-            ("embeddings/position_embeddings", 0, "max_position_embeddings", 1),
-            ("embeddings/token_type_embeddings", 0, "type_vocab_size", 1),
-            ("encoder/layer_0/intermediate/dense/bias", 0, "intermediate_size", twice),
+        for name, axis, key in (
+            ("embeddings/word_embeddings", 1, "hidden_size"),
+            ("embeddings/position_embeddings", 0, "max_position_embeddings"),
+            ("embeddings/token_type_embeddings", 0, "type_vocab_size"),
+            ("encoder/layer_0/intermediate/dense/bias", 0, "intermediate_size"),
         ):
             if name in self.found.names and len(shape := self.shape(name)) > axis:
-                facts.append((key, getattr(config, key) * factor, shape[axis], name))
+                facts.append((key, getattr(config, key), shape[axis], name))
         for key, said, there, where in facts:
             if said != there:
                 raise UserError(

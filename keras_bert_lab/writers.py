@@ -9,17 +9,20 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from . import names
+from .config import OUR_KEY, BertConfig
 from .errors import UserError
 from .source import ENCODER, Source
 
 Tick = Callable[[int, int, str], None]
+# Keys that speak of Hugging Face's files, not of the network; they do not go back into an original config.
+_HUGGING_ONLY = ("architectures", "dtype", "torch_dtype", "transformers_version")
 _GROUP = 64 << 20  # bytes of one part of a TensorFlow checkpoint: what is held in memory at once
 _SAFE = {
     "float32": "F32",
@@ -42,6 +45,9 @@ def left_behind(source: Source, to: str) -> list[str]:
     left = [name for name in source.names if name not in theirs or _means_something_else(source, name)]
     if lost := [name for name in left if name.startswith(ENCODER)]:
         raise UserError(source.describe(), f"{to} has no place for {', '.join(lost[:6])}", "choose --to=keras_bert_lab")
+    if source.config.position_embedding != "learned":
+        kind = f"position_embedding {source.config.position_embedding!r}"
+        raise UserError(source.describe(), f"{to} has no place for {kind}", "choose --to=keras_bert_lab")
     if to == "keras_nlp":
         if "pooler/dense/kernel" not in source.names:
             raise UserError(
@@ -114,6 +120,7 @@ def write_safetensors(
                 raise ValueError(f"{name}: announced as {shape}, is {array.shape}")
             file.write(array.reshape(-1).data if array.size else b"")
             done += array.nbytes
+            del array  # before the next one is read
             if tick is not None:
                 tick(done, at, name)
 
@@ -139,6 +146,10 @@ def _text_files(source: Source, folder: Path, vocab: str, settings: str | None) 
     _write_json(folder / settings, config)
 
 
+def _without(config: BertConfig, keys: Iterable[str]) -> BertConfig:
+    return config.replace(extra={key: value for key, value in config.extra.items() if key not in keys})
+
+
 def _write_json(path: Path, values: Any) -> None:
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
@@ -150,10 +161,7 @@ def write_bert(source: Source, written: list[str], folder: Path, tick: Tick) -> 
     """``bert_model.ckpt``, ``bert_config.json``, ``vocab.txt`` as google-research/bert reads them; weights only."""
     tensors = _stream(source, written, "bert")
     _save_tensorflow(folder / "bert_model.ckpt", tensors, tick)
-    config = source.config.to_dict("bert")
-    for key in ("architectures", "dtype", "torch_dtype", "transformers_version"):
-        config.pop(key, None)  # they speak of Hugging Face's files, not of the network
-    _write_json(folder / "bert_config.json", config)
+    _write_json(folder / "bert_config.json", _without(source.config, _HUGGING_ONLY).to_dict("bert"))
     _text_files(source, folder, "vocab.txt", "tokenizer_config.json")
     notes = []
     if "pooler/dense/kernel" not in written:
@@ -257,7 +265,10 @@ def write_keras_nlp(source: Source, written: list[str], folder: Path, tick: Tick
     )  # fmt: skip
     tiny.save_to_preset(str(folder))
     settings = json.loads((folder / "config.json").read_text("utf-8"))
-    settings["config"] |= config.to_dict("keras_nlp")
+    values = _without(config, config.extra).to_dict("keras_nlp")
+    if OUR_KEY in values:  # beside the arguments: among them it would be one that BertBackbone does not know
+        settings[OUR_KEY] = values.pop(OUR_KEY)
+    settings["config"] |= values
     _write_json(folder / "config.json", settings)
 
     tensors = _stream(source, written, "keras_nlp")
@@ -271,6 +282,7 @@ def write_keras_nlp(source: Source, written: list[str], folder: Path, tick: Tick
             array = np.asarray(read(), np.float32, order="C")
             file.create_dataset(name, data=array).attrs.update(attributes)
             done += array.nbytes
+            del array
             tick(done, total, name)
     if (meta := folder / "metadata.json").is_file():
         values = json.loads(meta.read_text("utf-8"))
