@@ -19,7 +19,9 @@ Classification = load_head("classification")
 TOKENIZER = tiny_tokenizer()
 EXAMPLES = [
     Example(text, gold=gold, where=f"x:{i}")
-    for i, (text, gold) in enumerate([("good film", "pos"), ("a bad, bad day!", "neg"), ("so so", "mid"), ("fine", "pos")])
+    for i, (text, gold) in enumerate(
+        [("good film", "pos"), ("a bad, bad day!", "neg"), ("so so", "mid"), ("fine", "pos")]
+    )
 ]
 
 
@@ -104,7 +106,9 @@ def test_pairs(tmp_path):
     head = head.fit(examples)
     windows = head.features(examples, text).windows
     ids = TOKENIZER.ids
-    assert windows.input_ids[: windows.lengths[0]].tolist() == [ids[p] for p in "[CLS] good film [SEP] bad [SEP]".split()]
+    assert windows.input_ids[: windows.lengths[0]].tolist() == [
+        ids[p] for p in ["[CLS]", "good", "film", "[SEP]", "bad", "[SEP]"]
+    ]
     assert head.text_inputs == ("text", "pair")
     made = [dataclasses.replace(e, pair="so") for e in EXAMPLES]
     assert Classification().fit(made).text_inputs == ("text", "pair")
@@ -116,22 +120,25 @@ def test_pairs(tmp_path):
         head.features(EXAMPLES, text)
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ({"labels": "pos"}, "is no list"),
-    ({"labels": ["a", " a"]}, "'a' is listed more than once"),
-    ({"labels": ["1", 1.0]}, "'1' is listed more than once"),
-    ({"labels": ["a", " "]}, "has an empty label"),
-    ({"labels": ["a"]}, "only one label"),
-    ({"pooling": "first"}, "choose cls, mean"),
-    ({"pooling": "last_cls:0"}, "choose cls, mean"),
-    ({"pooling": "last_cls:2", "bilstm": 4}, "a BiLSTM at the last one only"),
-    ({"bilstm": -1}, "units per direction"),
-    ({"dropout": 1.0}, "dropout: is 1.0"),
-    ({"label_smoothing": "0.1"}, "label_smoothing: is '0.1'"),
-    ({"class_weights": "auto"}, 'choose "balanced"'),
-    ({"class_weights": {"a": -1}}, "give a number >= 0"),
-    ({"class_weights": {"z": 1}, "labels": ["a", "b"]}, "'z' is no label"),
-])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"labels": "pos"}, "is no list"),
+        ({"labels": ["a", " a"]}, "'a' is listed more than once"),
+        ({"labels": ["1", 1.0]}, "'1' is listed more than once"),
+        ({"labels": ["a", " "]}, "has an empty label"),
+        ({"labels": ["a"]}, "only one label"),
+        ({"pooling": "first"}, "choose cls, mean"),
+        ({"pooling": "last_cls:0"}, "choose cls, mean"),
+        ({"pooling": "last_cls:2", "bilstm": 4}, "a BiLSTM at the last one only"),
+        ({"bilstm": -1}, "units per direction"),
+        ({"dropout": 1.0}, "dropout: is 1.0"),
+        ({"label_smoothing": "0.1"}, "label_smoothing: is '0.1'"),
+        ({"class_weights": "auto"}, 'choose "balanced"'),
+        ({"class_weights": {"a": -1}}, "give a number >= 0"),
+        ({"class_weights": {"z": 1}, "labels": ["a", "b"]}, "'z' is no label"),
+    ],
+)
 def test_options_that_are_refused(options, words):
     with pytest.raises(UserError, match=words):
         Classification.from_dict(options)
@@ -212,8 +219,11 @@ def test_bilstm_equals_one_without_padding():
         assert {v.path.partition("/")[0] for v in model.variables} >= {"bilstm", "classifier"}
 
 
-@pytest.mark.parametrize("options", [{"pooling": p} for p in ("cls", "mean", "max", "attention", "last_cls:2")]
-                         + [{"bilstm": 3}, {"bilstm": 3, "pooling": "attention"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"pooling": p} for p in ("cls", "mean", "max", "attention", "last_cls:2")]
+    + [{"bilstm": 3}, {"bilstm": 3, "pooling": "attention"}],
+)
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
 def test_rows_without_a_piece_stay_finite(options, policy):
     before = keras.config.dtype_policy()
@@ -305,7 +315,11 @@ def test_scores_by_hand():
     #         a  3 1 0        f1: a 6/9, b 4/7, c 2/4
     #         b  1 2 1
     #         c  1 0 1
-    assert s["confusion_matrix"] == {"a": {"a": 3, "b": 1, "c": 0}, "b": {"a": 1, "b": 2, "c": 1}, "c": {"a": 1, "b": 0, "c": 1}}
+    assert s["confusion_matrix"] == {
+        "a": {"a": 3, "b": 1, "c": 0},
+        "b": {"a": 1, "b": 2, "c": 1},
+        "c": {"a": 1, "b": 0, "c": 1},
+    }
     assert s["accuracy"] == s["micro_f1"] == pytest.approx(0.6)
     assert s["macro_f1"] == pytest.approx((6 / 9 + 4 / 7 + 2 / 4) / 3)
     assert s["per_class"]["a"] == pytest.approx({"precision": 3 / 5, "recall": 3 / 4, "f1": 2 / 3, "support": 4})
@@ -365,7 +379,10 @@ def test_scores_against_their_definitions():
 def test_real_files(shared):
     rows = {
         "sst2/train.tsv": ({"text_column": 0, "label_column": 1, "header": False}, ("0", "1")),
-        "pairs/rte/train.tsv": ({"text_column": "sentence1", "pair_column": "sentence2"}, ("entailment", "not_entailment")),
+        "pairs/rte/train.tsv": (
+            {"text_column": "sentence1", "pair_column": "sentence2"},
+            ("entailment", "not_entailment"),
+        ),
         "zh/fewclue/bustm/train_few_all.json": ({"text_column": "sentence1", "pair_column": "sentence2"}, ("0", "1")),
         "noisy/airline/Tweets.csv": ({"label_column": "airline_sentiment"}, ("negative", "neutral", "positive")),
     }

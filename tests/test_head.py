@@ -20,7 +20,14 @@ from keras_bert_lab.head import (
     make_head,
 )
 
-SIX = [("good film", "pos"), ("dull, long", "neg"), ('"fine"', "pos"), ("日本語 テスト", "neg"), ("meh", "neg"), ("ok!", "pos")]
+SIX = [
+    ("good film", "pos"),
+    ("dull, long", "neg"),
+    ('"fine"', "pos"),
+    ("日本語 テスト", "neg"),
+    ("meh", "neg"),
+    ("ok!", "pos"),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +71,15 @@ def test_what_json_cannot_say_is_no_option():
         dataclasses.replace(Plain(), names={"a"}).to_dict()
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ({"text_column": -1}, "text_column: -1 is negative"),
-    ({"label_column": None}, "label_column: None is no column"),
-    ({"pair_column": True}, "True is no column"),
-    ({"bad_rows": "ignore"}, 'choose "error" or "skip"'),
-])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"text_column": -1}, "text_column: -1 is negative"),
+        ({"label_column": None}, "label_column: None is no column"),
+        ({"pair_column": True}, "True is no column"),
+        ({"bad_rows": "ignore"}, 'choose "error" or "skip"'),
+    ],
+)
 def test_bad_column_options(options, words):
     with pytest.raises(UserError, match=words):
         Plain(**options)
@@ -86,7 +96,8 @@ def test_marks_line_ends_and_blank_last_lines_change_nothing(tmp_path):
         "blank.tsv": (tsv(SIX) + "\n").encode(),
         "blanks.tsv": (tsv(SIX, "\r\n") + "\r\n \r\n").encode(),
         "no_end.tsv": tsv(SIX).rstrip("\n").encode(),
-        "quoted.csv": b"\xef\xbb\xbf" + 'text,label\r\ngood film,pos\r\n"dull, long",neg\r\n"""fine""",pos\r\n'
+        "quoted.csv": b"\xef\xbb\xbf"
+        + 'text,label\r\ngood film,pos\r\n"dull, long",neg\r\n"""fine""",pos\r\n'
         "日本語 テスト,neg\r\nmeh,neg\r\nok!,pos\r\n\r\n".encode(),
         "lines.jsonl": "".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in SIX).encode(),
     }
@@ -121,7 +132,10 @@ def test_a_file_without_labels_can_be_predicted(tmp_path):
     for name, content in [("a.tsv", "text\nx\n\ny\n"), ("a.jsonl", '{"text": "x"}\n{"text": null}\n{"text": "y"}\n')]:
         examples = read(put(tmp_path / name, content))
         assert [(e.text, e.gold) for e in examples] == [("x", None), ("", None), ("y", None)]
-    assert [e.text for e in read(put(tmp_path / "a.txt", "x\ny\n"), text_column=0, label_column=1, header=False)] == ["x", "y"]
+    assert [e.text for e in read(put(tmp_path / "a.txt", "x\ny\n"), text_column=0, label_column=1, header=False)] == [
+        "x",
+        "y",
+    ]
     assert read(put(tmp_path / "empty.jsonl", "")) == []
     assert read(put(tmp_path / "header.tsv", "text\tlabel\n")) == []
 
@@ -209,17 +223,26 @@ def test_two_distributions_with_one_name(install):
     install("some-moods", "0.3", "mood", "some_moods_module:Mood", "some_moods_module", GOOD)
     install("other-moods", "4.1", "mood", "other_moods_module:Mood", "other_moods_module", GOOD)
     for call in (available_heads, lambda: load_head("mood")):
-        with pytest.raises(UserError, match=r"'mood'.*claimed by.*moods (0\.3|4\.1).*and by.*moods (0\.3|4\.1).*uninstall"):
+        with pytest.raises(
+            UserError, match=r"'mood'.*claimed by.*moods (0\.3|4\.1).*and by.*moods (0\.3|4\.1).*uninstall"
+        ):
             call()
 
 
-@pytest.mark.parametrize(("value", "source", "words"), [
-    ("broken_head_module:Mood", "import no_such_package_here", "ModuleNotFoundError: No module named 'no_such_package_here'"),
-    ("broken_head_module:Mood", "raise RuntimeError('no licence')", "RuntimeError: no licence"),
-    ("broken_head_module:Absent", GOOD, "AttributeError"),
-    ("broken_head_module:dataclass", GOOD, "is no subclass of keras_bert_lab.head.Head"),
-    ("broken_head_module:Melted", GOOD, "is no frozen dataclass"),
-])
+@pytest.mark.parametrize(
+    ("value", "source", "words"),
+    [
+        (
+            "broken_head_module:Mood",
+            "import no_such_package_here",
+            "ModuleNotFoundError: No module named 'no_such_package_here'",
+        ),
+        ("broken_head_module:Mood", "raise RuntimeError('no licence')", "RuntimeError: no licence"),
+        ("broken_head_module:Absent", GOOD, "AttributeError"),
+        ("broken_head_module:dataclass", GOOD, "is no subclass of keras_bert_lab.head.Head"),
+        ("broken_head_module:Melted", GOOD, "is no frozen dataclass"),
+    ],
+)
 def test_a_head_that_cannot_be_imported_says_whose_and_why(install, value, source, words):
     install("broken-head", "2.0", "mood", value, "broken_head_module", source)
     assert "mood" in available_heads()  # listing imports nothing
@@ -229,7 +252,9 @@ def test_a_head_that_cannot_be_imported_says_whose_and_why(install, value, sourc
 
 
 def test_unknown_names_list_the_known():
-    with pytest.raises(UserError, match=r"'clasification'.*did you mean 'classification'\?.*installed heads: .*classification"):
+    with pytest.raises(
+        UserError, match=r"'clasification'.*did you mean 'classification'\?.*installed heads: .*classification"
+    ):
         load_head("clasification")
 
 

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from keras_bert_lab import UserError
-from keras_bert_lab.tables import Table, blank, label_name, label_order
+from keras_bert_lab.tables import Table, blank, label_name, label_order, writer
 
 
 def rows(path, **options):
@@ -84,7 +84,7 @@ def test_wrong_encoding_names_byte_line_and_remedy(tmp_path):
     with pytest.raises(UserError, match=rf"byte {at} \(line 30002\), 0xc6, is not utf-8.*encoding.*latin-1"):
         rows(path)
     assert rows(path, encoding="latin-1")[-1] == ["SeppÆl", "1"]
-    with pytest.raises(UserError, match="byte 0.*utf-16"):
+    with pytest.raises(UserError, match=r"byte 0.*utf-16"):
         rows(put(tmp_path, "b.tsv", "text\n".encode("utf-16")))
     assert rows(put(tmp_path, "b.tsv", "text\né\n".encode("utf-16")), encoding="utf-16") == [["é"]]
     with pytest.raises(UserError, match="ends the file inside a character"):
@@ -94,7 +94,11 @@ def test_wrong_encoding_names_byte_line_and_remedy(tmp_path):
 
 
 def test_every_encoding_finds_its_own_byte(tmp_path):
-    for encoding, good, bad in [("utf-8", "日本", b"\xff"), ("gb18030", "日本", b"\xff"), ("shift_jis", "日本", b"\xff")]:
+    for encoding, good, bad in [
+        ("utf-8", "日本", b"\xff"),
+        ("gb18030", "日本", b"\xff"),
+        ("shift_jis", "日本", b"\xff"),
+    ]:
         body = f"text\n{good}\n".encode(encoding)
         with pytest.raises(UserError, match=f"byte {len(body)} "):
             rows(put(tmp_path, "a.tsv", body + bad + b"\n"), encoding=encoding)
@@ -120,10 +124,13 @@ def test_columns(tmp_path):
     assert bare.fields(["a"]) == {0: "a"}
 
 
-@pytest.mark.parametrize(("name", "content", "words"), [
-    ("a.xlsx", b"PK", "'.xlsx' says nothing known"),
-    ("a.tsv", b"text\tlabel\ra\t1\rb\t0\r", "CR alone"),
-])
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.xlsx", b"PK", "'.xlsx' says nothing known"),
+        ("a.tsv", b"text\tlabel\ra\t1\rb\t0\r", "CR alone"),
+    ],
+)
 def test_refusals(tmp_path, name, content, words):
     with pytest.raises(UserError, match=words):
         rows(put(tmp_path, name, content))
@@ -170,8 +177,9 @@ def test_labels_are_stripped_strings_and_integers_agree():
     import numpy as np
 
     assert {label_name(x) for x in ("1", " 1", 1, 1.0, "1.0", "1.00 ", np.int64(1), np.float32(1))} == {"1"}
-    assert [label_name(x) for x in (True, "True", np.bool_(False), "2.5", 2.5, "-3.0", "v1.0", "1.", "\u00a0x\u3000")] == [
-        "true", "True", "false", "2.5", "2.5", "-3", "v1.0", "1", "x"]  # fmt: skip
+    assert [
+        label_name(x) for x in (True, "True", np.bool_(False), "2.5", 2.5, "-3.0", "v1.0", "1.", "\u00a0x\u3000")
+    ] == ["true", "True", "false", "2.5", "2.5", "-3", "v1.0", "1", "x"]
     assert [label_name(x) for x in ("", "  ", None, float("nan"), "NaN", np.float32("nan"))] == [None] * 6
     assert blank("\u3000\n") and not blank("nana") and not blank(0)
 
@@ -197,7 +205,7 @@ def test_real_files(shared):
     }
     for name, (count, options) in counts.items():
         assert len(rows(shared(f"data/{name}"), **options)) == count, name
-    with pytest.raises(UserError, match="byte 2597 .*0xc6"):
+    with pytest.raises(UserError, match=r"byte 2597 .*0xc6"):
         rows(shared("data/financial_phrasebank/all-data.csv"))
     assert Table(shared("data/pairs/mrpc/dev.tsv")).names[0] == "Quality"
 
@@ -205,3 +213,29 @@ def test_real_files(shared):
 def test_jsonl_is_read_as_json_reads_it(tmp_path):
     row = {"text": "a\tb\nc \u2028 \U0001f600", "label": 1.0}
     assert rows(put(tmp_path, "a.jsonl", json.dumps(row) + "\n")) == [row]
+
+
+def test_what_is_written_can_be_read(tmp_path):
+    records = [
+        {"label": 'a "b"', "p": 0.25, "all": {"x": 1, "y": None}},
+        {"label": "c\td\ne", "p": 1.0, "all": {"x": 2, "y": 3}},
+    ]
+    for ending in ("tsv", "csv", "jsonl"):
+        path = tmp_path / f"out.{ending}"
+        with writer(path) as write:
+            for record in records:
+                write(record)
+            assert not path.exists()  # not before it is whole
+        got = rows(path)
+        if ending == "jsonl":
+            assert got == records
+            continue
+        assert Table(path).names == ("label", "p", "all.x", "all.y")
+        text = "c d e" if ending == "tsv" else "c\td\ne"
+        assert got == [['a "b"', "0.25", "1", ""], [text, "1.0", "2", "3"]]
+    with pytest.raises(RuntimeError, match="stop"), writer(tmp_path / "half.tsv") as write:
+        write(records[0])
+        raise RuntimeError("stop")
+    assert not list(tmp_path.glob("*half*"))
+    with pytest.raises(UserError, match="says no format"), writer(tmp_path / "out.xlsx"):
+        pass
