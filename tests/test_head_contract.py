@@ -4,9 +4,11 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import keras
@@ -45,6 +47,16 @@ PAIRS = [dataclasses.replace(e, pair=f"is it {e.gold}") for e in LABELLED]
 )
 def test_classification(options, examples):
     print(check_head("classification", examples, options=options))
+
+
+def test_the_head_in_the_docs_passes(monkeypatch):
+    page = Path(__file__).resolve().parent.parent / "docs" / "heads.md"
+    source = re.search(r"```python\n(# bert_length.*?)```", page.read_text(encoding="utf-8"), re.S)[1]
+    module = types.ModuleType("bert_length")
+    monkeypatch.setitem(sys.modules, "bert_length", module)
+    exec(source, module.__dict__)
+    examples = [Example(text, gold=gold) for text, gold in (("a b", 2.0), ("a", 1.0), ("a b c", 3.0))]
+    print(check_head(module.Length(), examples))
 
 
 def test_every_built_in_head_is_checked_here():
