@@ -64,7 +64,7 @@ def main() -> None:
     tool("convert", ORIGINAL, KERAS, "--verify")
 
     say("3. Fine-tune", """
-        A sentiment classifier, on 366 short reviews written for this project. The epoch that does best on the 80 dev
+        A sentiment classifier, on 468 short reviews written for this project. The epoch that does best on the 80 dev
         reviews is kept.""")
     tool("train", f"--checkpoint={KERAS}", f"--train={REVIEWS}/train.tsv", f"--dev={REVIEWS}/dev.tsv",
          f"--output={TASK}", "--epochs=8", "--batch_size=16", "--learning_rate=1e-4")  # fmt: skip
