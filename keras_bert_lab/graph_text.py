@@ -74,7 +74,7 @@ class GraphTokenizer(tf.Module):
         self._sizes = tf.constant(sizes, tf.int32)  # characters of a piece
         table = tokenizer._table
         entries, rare = _entries(table, tokenizer.lower_case, bracket=bool(self._specials))
-        self._table = _Pages(entries)
+        self._table = _Pages(entries - np.arange(CODE_POINTS))  # relative, so that most pages are equal
         self._rare = {name: tf.constant(array) for name, array in rare.items()}
         self._context = _Pages(np.where(table.ignorable, 2, np.where(table.cased, 1, 0)).astype(np.int32))
         self._order = _Pages(table.order.astype(np.int32))
@@ -99,7 +99,7 @@ class GraphTokenizer(tf.Module):
             (ids, starts, ends): RaggedTensor int32 [batch, (pieces)], offsets in code points of the text.
         """
         points, splits = _decode(tf.convert_to_tensor(texts, tf.string))
-        entry = self._table(points)
+        entry = self._table(points) + points
         entry, at = tf.cond(
             tf.reduce_any(entry >= GONE),
             lambda: self._settle(points, entry),
@@ -160,7 +160,7 @@ class GraphTokenizer(tf.Module):
 
         Returns:
             ``({"input_ids", "attention_mask", "token_type_ids"}, dropped)``: int32 [batch, longest row] each, and
-            int32 [batch], the number of pieces that each row lost. Any batch size, 0 included.
+            int32 [batch], the number of pieces that each row lost. Any batch size, 0 included (then 2 long).
 
         Raises:
             UserError: unknown truncation, or no room for any text.
@@ -190,7 +190,8 @@ class GraphTokenizer(tf.Module):
 
         end_a = (keep_a + 1)[:, None]  # place of the first [SEP]
         end = end_a if second is None else end_a + keep_b[:, None] + 1  # of the last
-        place = tf.range(tf.reduce_max(tf.concat([end[:, 0] + 1, [0]], 0)))[None]
+        # A batch of no rows has the length of an empty text: layers that look at [CLS] need one.
+        place = tf.range(tf.reduce_max(tf.concat([end[:, 0] + 1, [2]], 0)))[None]
 
         def laid(ragged: tf.RaggedTensor, shift: tf.Tensor | int, inside: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
             index = tf.cast(ragged.row_starts(), tf.int32)[:, None] + place - shift
@@ -231,11 +232,11 @@ class GraphTokenizer(tf.Module):
 
     def _chunk(self, flattened: Any, texts: list[str]) -> Pieces:
         try:
-            held = tf.constant(texts, tf.string)
+            held = [text.encode() for text in texts]
         except UnicodeEncodeError:  # half a surrogate pair is no UTF-8; a character that no entry has stands for it
             lone = dict.fromkeys(range(0xD800, 0xE000), self._filler)
-            held = tf.constant([t.translate(lone) for t in texts], tf.string)
-        ids, splits, starts, ends = (v.numpy() for v in flattened(held))
+            held = [text.translate(lone).encode() for text in texts]
+        ids, splits, starts, ends = (v.numpy() for v in flattened(tf.constant(held, tf.string)))
         return Pieces(ids, starts, ends, splits)
 
     def _flattened(self, texts: tf.Tensor, offsets: bool) -> tuple[tf.Tensor, ...]:
@@ -332,7 +333,7 @@ class _Pages(tf.Module):
 
 
 def _decode(texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Code points int32 [n] and row splits int64 [batch + 1]; a line feed ends each text, so that none touches the next."""
+    """Code points int32 [n] and row splits int64 [batch + 1]; a line feed ends each text, so none touches the next."""
     texts = texts + "\n"
     joined = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
 

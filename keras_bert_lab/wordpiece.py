@@ -110,7 +110,7 @@ def code_points(lower_case: bool, strip_accents: bool) -> CodePoints:
     cased = np.zeros(CODE_POINTS, bool)
     ignorable = np.zeros(CODE_POINTS, bool)
     if lower_case:
-        # `str.lower` itself tells: after "A" and c a sigma is final if c is cased or ignorable; after "1" and c, if cased.
+        # `str.lower` tells: after "A" and c, a sigma is final if c is cased or ignorable; after "1" and c, if cased.
         probe = "\n".join([f"A{c}{SIGMA}\n1{c}{SIGMA}" for c in text.split("\n")]).lower().split("\n")
         after_letter, after_digit = (np.array([w[-1] == FINAL_SIGMA for w in probe[i::2]]) for i in (0, 1))
         cased[assigned], ignorable[assigned] = after_digit, after_letter & ~after_digit
@@ -512,7 +512,7 @@ def read_vocab(data: bytes) -> tuple[str, ...]:
 
 
 def _set_sigmas(chars: list[str], new: list[str], table: CodePoints) -> None:
-    """A capital sigma becomes final if a cased letter goes before it in the word and none follows, as in `str.lower`."""
+    """As in `str.lower`: a capital sigma becomes final if a cased letter precedes it in the word and none follows."""
     solid = [i for i, c in enumerate(chars) if not table.ignorable[ord(c)]]
     cased = [bool(table.cased[ord(chars[i])]) for i in solid]
     for k, i in enumerate(solid):
