@@ -93,7 +93,8 @@ class ExactModel(keras.Model):
             # they are clipped). Keras would sum them once more, after clipping.
             inner._all_reduce_sum_gradients = _as_they_are
         self._accumulate, self._loss_weights = int(accumulate), loss_weights
-        self._loss_tracker = _Loss(self.output_names, name="loss")
+        # past Keras' tracking of attributes, as in its own compile: else it would be listed, and reported, twice
+        object.__setattr__(self, "_loss_tracker", _Loss(self.output_names, name="loss"))
 
     def get_compile_config(self) -> dict:
         """What ``compile_from_config`` needs; written into ``.keras`` files."""
@@ -295,6 +296,9 @@ def _term(name: str, loss: Any, factor: float, y: tf.Tensor, p: tf.Tensor, w: An
         loss = _Function(loss)
     mask = getattr(p, "_keras_mask", None)
     label, keep = _labels(tf.convert_to_tensor(y), tuple(p.shape))
+    w = None if w is None else tf.convert_to_tensor(w)
+    if w is not None and w.shape.rank <= label.shape.rank:  # NaN, -1, anything may stand where the weight is 0
+        label = tf.where(_to_rank(tf.not_equal(w, 0), label.shape.rank), label, tf.zeros_like(label))
     values = loss.call(tf.cast(label, loss.dtype), tf.cast(p, loss.dtype))
     values = tf.cast(values, tf.float32)
     if values.shape.rank == 0:  # a loss that averages by itself: one value for all rows
