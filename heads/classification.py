@@ -64,7 +64,7 @@ class Classification(TableHead):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.labels, str) or not isinstance(self.labels, Sequence):
+        if not isinstance(self.labels, list | tuple):
             raise UserError("labels", f"{self.labels!r} is no list", 'for example ["neg", "pos"]')
         names = [label_name(label) for label in self.labels]
         if None in names:
@@ -132,10 +132,10 @@ class Classification(TableHead):
         Raises:
             UserError: rows that cannot be used (see ``usable``); no examples; fewer than two labels.
         """
-        counts: Counter[str | None] = Counter()
+        counts: Counter[str] = Counter()
         pairs = 0
         for example in self.usable(examples):
-            counts[label_name(example.gold)] += 1
+            counts[str(label_name(example.gold))] += 1
             pairs += example.pair is not None
         if not counts:
             raise UserError("training examples", "there are none", "give a file with at least one row per label")
@@ -179,7 +179,7 @@ class Classification(TableHead):
                                 "set pair_column (in Python: to any name) for pairs, and for pairs only")  # fmt: skip
         pair = [e.pair for e in examples] if wants else None
         windows = text([e.text for e in examples], pair)
-        y = np.fromiter((index.get(label_name(e.gold), UNLABELLED) for e in examples), np.int32, len(examples))
+        y = np.fromiter((index.get(label_name(e.gold) or "", UNLABELLED) for e in examples), np.int32, len(examples))
         w = np.fromiter((e.weight for e in examples), np.float32, len(examples))
         y, w = y[windows.example], w[windows.example]
         return Features(windows, {OUTPUT: y}, {OUTPUT: np.where(y == UNLABELLED, np.float32(0), w)})
@@ -234,7 +234,7 @@ class Classification(TableHead):
         weights = None
         if self.class_weights == "balanced":
             raise UserError("class_weights", "balanced weights are not known yet", "call fit first")
-        if self.class_weights is not None:
+        if isinstance(self.class_weights, Mapping):
             weights = [float(self.class_weights.get(label, 1.0)) for label in self.labels]
         return {OUTPUT: SparseCategoricalCrossentropy(self.label_smoothing, weights)}
 
@@ -292,7 +292,7 @@ class Classification(TableHead):
                 yield example
 
         for example in self.usable(golds()):
-            counts[index[label_name(example.gold)], index[guesses[0]]] += 1
+            counts[index[str(label_name(example.gold))]][index[guesses[0]]] += 1
         if not counts.sum():
             raise UserError("scores", "there is no labelled example", "evaluate a file with a label column")
         return scores(counts, self.labels)

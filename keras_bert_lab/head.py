@@ -275,7 +275,7 @@ class TableHead(Head):
         label_column: the gold answer; a file without that column can be predicted but not trained on.
         header: whether the first row of TSV and CSV names the columns; may be None (yes) if no column is a
             number.
-        format, delimiter, quoted, encoding: see ``tables.Table``.
+        file_format, delimiter, quoted, encoding: ``tables.Table``'s format and so on.
         bad_rows: "error" or "skip": rows that cannot be learned from (empty text, no label) in training and
             scoring.
     """
@@ -284,7 +284,7 @@ class TableHead(Head):
     pair_column: str | int | None = None
     label_column: str | int = "label"
     header: bool | None = None
-    format: str | None = None
+    file_format: str | None = None
     delimiter: str | None = None
     quoted: bool | None = None
     encoding: str = "utf-8"
@@ -315,7 +315,7 @@ class TableHead(Head):
     def read(self, path: str | Path) -> Iterator[Example]:
         numbers = [o for o in ("text_column", "pair_column", "label_column") if isinstance(getattr(self, o), int)]
         header = True if self.header is None else self.header
-        table = Table(path, header=header, format=self.format, delimiter=self.delimiter, quoted=self.quoted,
+        table = Table(path, header=header, format=self.file_format, delimiter=self.delimiter, quoted=self.quoted,
                       encoding=self.encoding)  # fmt: skip
         if numbers and self.header is None and table.format != "jsonl":
             raise UserError(path, f"{numbers[0]} is a number; it is not said whether the first row is a header",
@@ -328,7 +328,7 @@ class TableHead(Head):
         name = str(path)
         for line, row in table:
             where = f"{name}:{line}"
-            cell = row.get if isinstance(row, dict) else row.__getitem__
+            cell: Callable[[Any], Any] = row.get if isinstance(row, dict) else row.__getitem__
             value = None if gold_key is None else cell(gold_key)
             yield Example(
                 text=_text(cell(text_key), where, "text"),
@@ -338,7 +338,7 @@ class TableHead(Head):
                 fields=table.fields(row),
             )
 
-    def _text_key(self, table: Table) -> str | int:
+    def _text_key(self, table: Table) -> Any:
         if self.text_column is not None:
             return table.find(self.text_column, "text_column")
         if table.names is not None and "text" not in table.names and "sentence" in table.names:
@@ -420,7 +420,8 @@ def load_head(name: str) -> type[Head]:
     if not (isinstance(head, type) and issubclass(head, Head)):
         raise UserError(f"head {name!r} of {_said(point)}", "is no subclass of keras_bert_lab.head.Head",
                         "mend that distribution's entry point")  # fmt: skip
-    if "__dataclass_params__" not in vars(head) or not head.__dataclass_params__.frozen:
+    params = vars(head).get("__dataclass_params__")  # its own: a base's would hide a forgotten decorator
+    if params is None or not params.frozen:
         raise UserError(f"head {name!r} of {_said(point)}", "is no frozen dataclass",
                         "decorate the class with @dataclass(frozen=True, kw_only=True)")  # fmt: skip
     return head

@@ -78,7 +78,7 @@ class Table:
         self.format = format or FORMATS.get(self.path.suffix.lower())
         if self.format not in ("tsv", "csv", "jsonl"):
             seen = f"format {format!r}" if format else f"a file name that ends in {self.path.suffix!r}"
-            raise UserError(self.path, f"{seen} says nothing known", "set format to tsv, csv or jsonl")
+            raise UserError(self.path, f"{seen} says nothing known", "set file_format to tsv, csv or jsonl")
         if not self.path.is_file():
             what = "is a directory" if self.path.is_dir() else "does not exist"
             raise UserError(self.path, what, "name a TSV, CSV or JSONL file")
@@ -130,13 +130,13 @@ class Table:
         )
         raise UserError(self.path, f"the first row has {self.width} cells, but {lines}", remedy)
 
-    def find(self, column: str | int, option: str, required: bool = True) -> str | int | None:
-        """The key of a column: ``row[key]`` (JSONL: ``row.get(key)``) is its cell; None if it may be absent and is.
+    def find(self, column: str | int, option: str, required: bool = True) -> Any:
+        """The key of a column: ``row[key]`` is its cell, key an int; for JSONL ``row.get(key)``, key a str.
 
         Args:
             column: a name from the header (or a key of the JSONL objects), or a number counted from 0.
             option: the option that named the column, for the message.
-            required: False: give None for a column that is not there.
+            required: False: the answer for a column that is not there is None.
         """
         if self.format == "jsonl":
             if isinstance(column, int):

@@ -190,8 +190,8 @@ def check_head(
         AssertionError: says which clause is broken and what was seen.
 
     Example:
-        >>> seen = check_head("classification", [Example(f"{w} film", gold=w) for w in ("good", "bad",
-        "dull")])
+        >>> films = [Example(f"{word} film", gold=word) for word in ("good", "bad", "dull")]
+        >>> seen = check_head("classification", films)
         >>> sorted(seen)[:2]
         ['answers', 'bulk']
     """
@@ -258,8 +258,8 @@ class _Check:
 
     def options(self) -> None:
         cls = type(self.head)
-        params = getattr(cls, "__dataclass_params__", None)
-        _require("__dataclass_params__" in vars(cls) and params.frozen, "a head is a frozen dataclass", cls.__name__)
+        params = vars(cls).get("__dataclass_params__")
+        _require(params is not None and params.frozen, "a head is a frozen dataclass", cls.__name__)
         try:
             cls()
         except TypeError as error:
@@ -370,9 +370,12 @@ class _Check:
                     f"{name} is {tensor.dtype}",
                 )
                 _require(tensor.shape[0] is None, "the batch is free", f"{name} has the shape {tensor.shape}")
-        values = half(self._padded(features.windows, 0), training=False)
-        for name, value in values.items():
-            _require(np.isfinite(value).all(), "logits are finite under mixed precision", name)
+        inputs = self._padded(features.windows, 0)
+        nothing = {name: np.zeros_like(value) for name, value in inputs.items()}  # as filler rows may be
+        for which in (model, half):
+            for given in (inputs, nothing):
+                for name, value in which(given, training=False).items():
+                    _require(np.isfinite(value).all(), "logits are finite, also without a piece, in any precision", name)
         paths = [v.path for v in model.variables]
         twice = {p for p in paths if paths.count(p) > 1}
         _require(not twice, "every variable has a path of its own", f"{twice}")
