@@ -10,8 +10,11 @@ import ast
 import contextlib
 import difflib
 import importlib
+import importlib.abc
+import importlib.util
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 from absl import app, flags
@@ -44,12 +47,49 @@ def run(argv: list[str] | None = None) -> None:
     if tool not in known:
         near = difflib.get_close_matches(tool, known, n=1)
         sys.exit(_wrong(f"there is no tool {tool!r}" + (f"; did you mean {near[0]!r}?" if near else "")))
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's greeting drowns our answers
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's chatter drowns our answers
+    flags.FLAGS.set_default("verbosity", -2)  # errors only; --verbosity=0 has it all
+    if "--debug" not in argv:
+        sys.meta_path.insert(0, _WithoutGreeting())
     module = importlib.import_module(f"keras_bert_lab.tools.{tool}")
     # absl prints the help of the program that it believes to be running.
     sys.argv[0] = module.__name__
     sys.modules["__main__"].__doc__ = module.__doc__
     app.run(lambda rest: _guard(module, rest), argv=[module.__name__, *argv[1:]], flags_parser=_parse)
+
+
+class _WithoutGreeting(importlib.abc.MetaPathFinder):
+    """Lets TensorFlow load without the lines that it writes to file descriptor 2 before any log level is heeded.
+
+    Where loading fails they are shown.
+    """
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: self._quietly(load, module)
+        return spec
+
+    @staticmethod
+    def _quietly(load, module) -> None:
+        sys.stderr.flush()
+        before = os.dup(2)
+        with tempfile.TemporaryFile() as said:
+            os.dup2(said.fileno(), 2)
+            try:
+                load(module)
+                module.config.list_physical_devices()  # looking for a GPU is loud as well
+            except BaseException:
+                said.seek(0)
+                os.write(before, said.read())
+                raise
+            finally:
+                os.dup2(before, 2)
+                os.close(before)
 
 
 def _parse(argv: list[str]) -> list[str]:
