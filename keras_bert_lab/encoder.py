@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -158,6 +159,10 @@ class _BertLayer(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "config": self.config.to_dict()}
 
+    def rematerialized_call(self, layer_call, *args, **kwargs):
+        """Under ``keras.RematScope`` only blocks are computed again: the rest is small, and a seed must not be."""
+        return layer_call
+
     def _new(self, path: str, shape: tuple[int, ...], start: str = "normal") -> None:
         """Makes the variable ``path`` (below the layer's own) and files it in ``_by_path``."""
         *above, scope, name = (*self.scope, self.name, *path.split("/"))
@@ -201,29 +206,40 @@ class Mask(_BertLayer):
 
 @_register
 class Noise(_BertLayer):
-    """One fresh seed a step, [2] integers, for all dropouts of the encoder; zeros when not training.
+    """One fresh seed a step, int64 [2], for all dropouts of the encoder; zeros when not training.
 
-    The seeds are drawn here, outside the blocks, so that a block computed twice drops the same entries.
+    Seeds are drawn here, outside the blocks, so that a block computed twice drops the same entries. The state is a
+    variable of the layer (that of ``keras.random.SeedGenerator`` is saved nowhere): a resumed run goes on with it.
     """
 
     def __init__(self, config, seed: int | None = None, **kwargs):
         super().__init__(config, **kwargs)
-        with keras.name_scope(self.name):
-            self.seed_generator = keras.random.SeedGenerator(seed, name="seed_generator")
+        self.seed = seed
+        start = random.randint(1, 10**9) if seed is None else seed  # Python's, as keras.utils.set_random_seed sets
+        with keras.name_scope(self.name, override_parent=""):
+            self.state = keras.Variable(
+                lambda shape, dtype: tf.constant([start, 0], dtype),
+                shape=(2,),
+                dtype="int64",
+                trainable=False,
+                aggregation="none",
+                name="seed",
+            )
 
     def get_config(self):
-        return {**super().get_config(), "seed": self.seed_generator.get_config()["seed"]}
+        return {**super().get_config(), "seed": self.seed}
 
     def compute_output_spec(self, input_ids, training=False):
-        return keras.KerasTensor((2,), dtype=self.seed_generator.state.dtype)
+        return keras.KerasTensor((2,), dtype="int64")
 
     def call(self, input_ids, training=False):
         if not training:
-            return tf.zeros([2], self.seed_generator.state.dtype)
-        seed = self.seed_generator.next()
-        replica = tf.distribute.get_replica_context()
+            return tf.zeros([2], "int64")
+        seed = tf.identity(self.state.value)
+        self.state.assign(seed + tf.constant([0, 1], "int64"))
+        replica = tf.distribute.get_replica_context()  # replicas draw apart
         number = 0 if replica is None else replica.replica_id_in_sync_group
-        return seed + tf.stack([tf.cast(number, seed.dtype) * 1_000_003, 0])
+        return seed + tf.stack([tf.cast(number, "int64") * 1_000_003, 0])
 
 
 @_register
@@ -305,6 +321,15 @@ class Block(_BertLayer):
         self._new_dense("intermediate/dense", config.hidden_size, config.intermediate_size)
         self._new_dense("output/dense", config.intermediate_size, config.hidden_size)
         self._new_norm("output/LayerNorm")
+
+    def rematerialized_call(self, layer_call, *args, **kwargs):
+        """As in Keras, whose own fails in a graph: there tf.recompute_grad takes neither keywords nor bool tensors."""
+
+        def of_hidden(hidden):
+            return layer_call(hidden, *args[1:], **kwargs)
+
+        again = keras.layers.Layer.rematerialized_call(self, of_hidden, args[0])
+        return lambda hidden, *_, **__: again(hidden)
 
     def compute_output_spec(self, hidden, mask, noise=None, training=False):
         output = keras.KerasTensor(hidden.shape, dtype=self.compute_dtype)

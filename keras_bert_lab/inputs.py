@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
+import h5py
 import keras
 import numpy as np
 import tensorflow as tf
@@ -103,6 +105,22 @@ class CheckedModel(keras.Model):
             inputs["token_type_ids"] = keras.ops.zeros_like(ids, dtype="int32")
         return super().__call__(inputs, *args, **kwargs)
 
+    def rematerialized_call(self, layer_call, *args, **kwargs):
+        """Under ``keras.RematScope`` layers are computed again; all of the model at once would save nothing."""
+        return layer_call
+
+    def load_weights(self, filepath, *args, **kwargs):
+        """As ``keras.Model.load_weights``, but for a file of another architecture.
+
+        Keras leaves layers that the file lacks at random with a warning, and says nothing of layers too many.
+
+        Raises:
+            UserError: the file has not exactly this model's variables.
+        """
+        if str(filepath).endswith(".weights.h5") and not kwargs.get("skip_mismatch"):
+            _check_weights_file(self, filepath)
+        return super().load_weights(filepath, *args, **kwargs)
+
     def fit(
         self,
         x=None,
@@ -154,6 +172,27 @@ class CheckedModel(keras.Model):
     def predict_on_batch(self, x):
         _check_concrete(self.bert_config, x)
         return super().predict_on_batch(x)
+
+
+def _check_weights_file(model: keras.Model, path: Any) -> None:
+    def shapes(group, found):
+        for name, item in group.items():
+            if isinstance(item, h5py.Dataset):
+                found.append(item.shape)
+            elif name != "optimizer":
+                shapes(item, found)
+        return sorted(found)
+
+    with h5py.File(path) as file:
+        stored = shapes(file, [])
+    ours = sorted(tuple(variable.shape) for variable in model.variables)
+    if stored != ours:
+        raise UserError(
+            path,
+            f"holds {len(stored)} variables of {sum(map(math.prod, stored)):,} numbers, the model {len(ours)} of "
+            f"{sum(map(math.prod, ours)):,}, or of other shapes",
+            "build the model from the config that the weights were saved with",
+        )
 
 
 def _tensor(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""One name must mean one network: what each kind of file means by its words, and that nothing is lost on the way back."""
+"""One name must mean one network: what each kind of file means by its words, and nothing is lost on the way back."""
 
 import json
 import subprocess
@@ -150,7 +150,8 @@ def test_keras_nlp_preset_file():
 
 @pytest.mark.parametrize(
     ("name", "ours"),
-    [("gelu_pytorch_tanh", "gelu_new"), ("gelu_fast", "gelu_new"), ("swish", "silu"), ("RELU", "relu"), (None, "linear")],
+    [("gelu_pytorch_tanh", "gelu_new"), ("gelu_fast", "gelu_new"), ("swish", "silu"), ("RELU", "relu"),
+     (None, "linear")],
 )
 def test_other_names_of_activations(name, ours):
     assert BertConfig.from_dict({**HUGGING_FACE, "hidden_act": name}).hidden_act == ours
@@ -213,7 +214,7 @@ def test_replace_and_constructor_check_alike():
 
 
 def test_files_and_directories(tmp_path):
-    with pytest.raises(UserError, match="neither bert_config.json nor config.json"):
+    with pytest.raises(UserError, match=r"neither bert_config.json nor config.json"):
         BertConfig.from_file(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(ORIGINAL))
     assert BertConfig.from_file(tmp_path).hidden_act == "gelu", "a bare config.json is Hugging Face's"
@@ -224,7 +225,7 @@ def test_files_and_directories(tmp_path):
     with pytest.raises(UserError, match="not JSON"):
         BertConfig.from_file(tmp_path)
     (tmp_path / "bert_config.json").write_text(json.dumps({**ORIGINAL, "hidden_act": "x"}))
-    with pytest.raises(UserError, match="bert_config.json: hidden_act"):
+    with pytest.raises(UserError, match=r"bert_config.json: hidden_act"):
         BertConfig.from_file(tmp_path)
     with pytest.raises(UserError, match="no such file"):
         BertConfig.from_file(tmp_path / "missing.json")
