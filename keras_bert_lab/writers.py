@@ -160,7 +160,7 @@ def _write_json(path: Path, values: Any) -> None:
 def write_bert(source: Source, written: list[str], folder: Path, tick: Tick) -> list[str]:
     """``bert_model.ckpt``, ``bert_config.json``, ``vocab.txt`` as google-research/bert reads them; weights only."""
     tensors = _stream(source, written, "bert")
-    _save_tensorflow(folder / "bert_model.ckpt", tensors, tick)
+    save_tensorflow(folder / "bert_model.ckpt", tensors, tick)
     _write_json(folder / "bert_config.json", _without(source.config, _HUGGING_ONLY).to_dict("bert"))
     _text_files(source, folder, "vocab.txt", "tokenizer_config.json")
     notes = []
@@ -169,8 +169,14 @@ def write_bert(source: Source, written: list[str], folder: Path, tick: Tick) -> 
     return notes
 
 
-def _save_tensorflow(prefix: Path, tensors: Mapping[str, Any], tick: Tick) -> None:
-    """A V2 checkpoint by the ops that the original's Saver uses, in parts that are merged without being read again."""
+def save_tensorflow(prefix: Path, tensors: Mapping[str, Any], tick: Tick | None = None) -> None:
+    """Writes a V2 checkpoint by the ops of the original's Saver, in parts that are merged without being read again.
+
+    Args:
+        prefix: the path without ``.index``.
+        tensors: as in ``write_safetensors``.
+        tick: called with (bytes written, bytes in all, name of the last tensor).
+    """
     import tensorflow as tf
 
     total = sum(4 * math.prod(shape) for shape, _ in tensors.values())
@@ -182,7 +188,8 @@ def _save_tensorflow(prefix: Path, tensors: Mapping[str, Any], tick: Tick) -> No
             tf.raw_ops.SaveV2(prefix=place, tensor_names=group, shape_and_slices=[""] * len(group), tensors=values)
             done += sum(4 * math.prod(v.shape) for v in values)
             del values
-            tick(done, total, group[-1])
+            if tick is not None:
+                tick(done, total, group[-1])
         if len(parts) > 1:
             places = [f"{prefix}.part-{k}" for k in range(len(parts))]
             tf.raw_ops.MergeV2Checkpoints(
