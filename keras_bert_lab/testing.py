@@ -375,7 +375,7 @@ class _Check:
         for which in (model, half):
             for given in (inputs, nothing):
                 for name, value in which(given, training=False).items():
-                    _require(np.isfinite(value).all(), "logits are finite, also without a piece, in any precision", name)
+                    _require(np.isfinite(value).all(), "logits are finite, even of a row without a piece", name)
         paths = [v.path for v in model.variables]
         twice = {p for p in paths if paths.count(p) > 1}
         _require(not twice, "every variable has a path of its own", f"{twice}")

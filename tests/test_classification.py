@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert_lab import UserError, load_head
+from keras_bert_lab import UserError, load, load_head
 from keras_bert_lab.encoder import encode
 from keras_bert_lab.head import Example
-from keras_bert_lab.testing import tiny_config, tiny_tokenizer
+from keras_bert_lab.testing import tiny_config, tiny_task, tiny_tokenizer
 
 Classification = load_head("classification")
 TOKENIZER = tiny_tokenizer()
@@ -65,6 +65,31 @@ def test_the_stored_order_wins_in_a_later_run(tmp_path):
     assert later.fit(examples).labels == ("c", "a", "b")
     y = later.features(examples, text).y["logits"]
     assert [later.labels[i] for i in y] == [e.gold for e in examples]
+
+
+def test_a_saved_task_scores_the_same_on_shuffled_rows(tmp_path):
+    rows = [
+        f"{a} {b}\t{label}\n"
+        for a, label in (("good", "b"), ("bad", "a"), ("dull", "c"))
+        for b in ("film", "food", "day")
+    ]
+    path = tmp_path / "train.tsv"
+    path.write_text("text\tlabel\n" + "".join(rows))
+    task = tiny_task(directory=tmp_path / "tiny", labels=["c", "a", "b"])
+    task.fit(path, path, epochs=8, batch_size=4, learning_rate=3e-3, verbose=0)
+    before = task.evaluate(path)
+    task.save(tmp_path / "task")
+    random.Random(1).shuffle(rows)
+    path.write_text("\ufefftext\tlabel\r\n" + "".join(row.replace("\n", "\r\n") for row in rows) + "\r\n", newline="")
+    again = load(tmp_path / "task")
+    after = again.evaluate(path)
+    assert again.head.labels == ("c", "a", "b") and after["confusion_matrix"] == before["confusion_matrix"]
+    assert after["accuracy"] == before["accuracy"] > 0.6
+    odd = tmp_path / "odd.tsv"
+    odd.write_text("text\tlabel\ngood film\tzzz\n\tb\n  \t\n")
+    assert len(again.predict(odd)) == 3
+    with pytest.raises(UserError, match=r"unknown label 'zzz'.*odd\.tsv:2.*the text is empty.*odd\.tsv:3.*odd\.tsv:4"):
+        again.evaluate(odd)
 
 
 def test_unseen_and_missing_labels(tmp_path):
