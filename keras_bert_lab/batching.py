@@ -1,8 +1,8 @@
 """Rows of many lengths as batches with little padding: which rows, in which order, filled up to what.
 
 Rows of like length share a batch, which is padded to its longest row (rounded up to a multiple of 8), never to the
-model's maximum. When training, the order is random but for that, anew every epoch, and the same again for the same seed.
-A batch that lacks rows is filled up with copies of weight 0, so that all batches are equally large and no row is dropped.
+model's maximum. When training, the order is random but for that, anew every epoch, and the same again for the same
+seed. A batch that lacks rows is filled up with copies of weight 0: all are equally large and no row is dropped.
 """
 
 from __future__ import annotations
@@ -66,8 +66,15 @@ class Plan:
 
 
 def plan(
-    lengths: np.ndarray, batch_size: int, *, shuffle: bool = False, seed: int = 0, epoch: int = 0, pool: int = POOL,
-    multiple: int = MULTIPLE, fill: bool = True,
+    lengths: np.ndarray,
+    batch_size: int,
+    *,
+    shuffle: bool = False,
+    seed: int = 0,
+    epoch: int = 0,
+    pool: int = POOL,
+    multiple: int = MULTIPLE,
+    fill: bool = True,
 ) -> Plan:
     """Batches of ``batch_size`` rows of like length.
 
@@ -147,24 +154,28 @@ def describe(features: Features, batch_size: int, max_length: int) -> str:
     if not len(planned):
         return "no rows"
     fixed = 1 - lengths.sum() / (max_length * len(lengths))
-    return (f"{len(lengths)} rows of {lengths.min()} to {lengths.max()} tokens (mean {lengths.mean():.1f}) in {len(planned)} "
-            f"batches of {batch_size}; {planned.padding_share:.0%} padding ({fixed:.0%} at a fixed length of {max_length})")
+    return (
+        f"{len(lengths)} rows of {lengths.min()} to {lengths.max()} tokens (mean {lengths.mean():.1f}) in {len(planned)} "
+        f"batches of {batch_size}; {planned.padding_share:.0%} padding ({fixed:.0%} at a fixed length of {max_length})"
+    )
 
 
 def batch(features: Features, rows: np.ndarray, length: int, size: int = 0) -> tuple[dict, dict, dict]:
     """(x, y, weights) of some rows, each a dict of arrays, padded to ``length`` and filled up to ``size`` rows.
 
     Returns:
-        x: the three inputs, int32 [size, length]. y: per output [size, ...], or [size, length, ...] for targets per piece
-        (0 where there is none). weights: float32 [size] or [size, length], 0 at padding and in filler rows, which are
-        copies of the first row (their numbers are as finite as a real row's).
+        x: the three inputs, int32 [size, length]. y: per output [size, ...], or [size, length, ...] for targets per
+        piece (0 where there is none). weights: float32 [size] or [size, length], 0 at padding and in filler rows,
+        which are copies of the first row (their numbers are as finite as a real row's).
     """
     windows, real = features.windows, len(rows)
     if size > real:
         rows = np.concatenate([rows, np.repeat(rows[:1], size - real)])
     begins, lengths = windows.splits[rows], windows.splits[rows + 1] - windows.splits[rows]
     if len(rows) and lengths.max() > length:
-        raise UserError(f"row {rows[lengths.argmax()]}", f"has {lengths.max()} tokens, padded to {length}", "pad to more")
+        raise UserError(
+            f"row {rows[lengths.argmax()]}", f"has {lengths.max()} tokens, padded to {length}", "pad to more"
+        )
     mask = np.arange(length) < lengths[:, None]
     at = np.where(mask, begins[:, None] + np.arange(length), 0)  # 0: any place that exists; what it gives is not used
     x = {
@@ -177,27 +188,38 @@ def batch(features: Features, rows: np.ndarray, length: int, size: int = 0) -> t
         weights = features.w.get(name)
         if len(values) == len(windows):
             y[name] = values[rows]
-            w[name] = np.ones(len(rows), np.float32) if weights is None else weights[rows].astype(np.float32, copy=False)
+            w[name] = (
+                np.ones(len(rows), np.float32) if weights is None else weights[rows].astype(np.float32, copy=False)
+            )
         elif len(values) == len(windows.input_ids):
             there = mask.reshape(mask.shape + (1,) * (values.ndim - 1))
             y[name] = np.where(there, values[at], np.zeros((), values.dtype))
             w[name] = mask.astype(np.float32) if weights is None else np.where(mask, weights[at], 0).astype(np.float32)
         else:
-            raise UserError(f"targets of {name!r}", f"{len(values)} for {len(windows)} rows of {len(windows.input_ids)} pieces",
-                            "give one a row or one a piece")
+            raise UserError(
+                f"targets of {name!r}",
+                f"{len(values)} for {len(windows)} rows of {len(windows.input_ids)} pieces",
+                "give one a row or one a piece",
+            )
         w[name][real:] = 0
     return x, y, w
 
 
 def dataset(
-    features: Features, batch_size: int, *, shuffle: bool = False, seed: int = 0, epoch: int = 0, pool: int = POOL,
+    features: Features,
+    batch_size: int,
+    *,
+    shuffle: bool = False,
+    seed: int = 0,
+    epoch: int = 0,
+    pool: int = POOL,
     multiple: int = MULTIPLE,
 ) -> tf.data.Dataset:
     """One epoch of batches (x, y, weights) for ``fit`` or ``evaluate``, each a dict of tensors; see ``batch``.
 
-    Every pass through it is a further epoch: with ``shuffle`` the first is in the order of (seed, epoch), the second in
-    that of (seed, epoch + 1), and so on. Its cardinality is known; every batch has ``batch_size`` rows; shapes are declared
-    [None, None], so that a step function is traced once for all lengths.
+    Every pass through it is a further epoch: with ``shuffle`` the first is in the order of (seed, epoch), the second
+    in that of (seed, epoch + 1), and so on. Its cardinality is known; every batch has ``batch_size`` rows; shapes are
+    declared [None, None], so that a step function is traced once for all lengths.
 
     Args:
         features: rows with targets and weights.
@@ -222,7 +244,9 @@ def dataset(
             yield batch(features, rows, int(length), batch_size)
 
     first = batch(features, np.zeros(min(1, len(lengths)), np.int64), int(lengths[0]) if len(lengths) else multiple)
-    signature = tf.nest.map_structure(lambda a: tf.TensorSpec([None] * min(a.ndim, 2) + list(a.shape[2:]), a.dtype), first)
+    signature = tf.nest.map_structure(
+        lambda a: tf.TensorSpec([None] * min(a.ndim, 2) + list(a.shape[2:]), a.dtype), first
+    )
     # a target a row may itself have fixed axes: [rows, k]
     for part in (1, 2):
         for name, values in features.y.items():

@@ -44,9 +44,12 @@ class StopOnNaN(keras.callbacks.Callback):
         self.step += 1
         loss = float((logs or {}).get("loss", 0.0))
         if not math.isfinite(loss):
-            raise UserError(f"training step {self.step} (batch {batch + 1} of its epoch)", f"the loss is {loss}",
-                            "lower the learning rate, lengthen the warm-up or clip; with mixed_float16 try "
-                            "mixed_bfloat16; look for such numbers in targets and weights")  # fmt: skip
+            raise UserError(
+                f"training step {self.step} (batch {batch + 1} of its epoch)",
+                f"the loss is {loss}",
+                "lower the learning rate, lengthen the warm-up or clip; with mixed_float16 try "
+                "mixed_bfloat16; look for such numbers in targets and weights",
+            )
 
 
 class Record(keras.callbacks.Callback):
@@ -61,8 +64,9 @@ class Record(keras.callbacks.Callback):
         patience: epochs without a better score after which training stops; 0: never.
     """
 
-    def __init__(self, history: History, judge: Callable[[], dict[str, Any]] | None, main_metric: str,
-                 patience: int = 0) -> None:  # fmt: skip
+    def __init__(
+        self, history: History, judge: Callable[[], dict[str, Any]] | None, main_metric: str, patience: int = 0
+    ) -> None:
         super().__init__()
         self.history, self.judge, self.main_metric, self.patience = history, judge, main_metric, patience
         self.value, self.weights = -math.inf, None
@@ -72,8 +76,11 @@ class Record(keras.callbacks.Callback):
         if self.judge is not None:
             scores = self.judge()
             if self.main_metric not in scores:
-                raise UserError(f"dev scores: {self.main_metric!r}", f"absent, there are {', '.join(scores)}",
-                                "name one of these as the main metric")  # fmt: skip
+                raise UserError(
+                    f"dev scores: {self.main_metric!r}",
+                    f"absent, there are {', '.join(scores)}",
+                    "name one of these as the main metric",
+                )
             logs.update({f"dev_{k}": v for k, v in _numbers(scores).items()})
             value = float(scores[self.main_metric])
             if value > self.value or self.weights is None:
@@ -82,8 +89,10 @@ class Record(keras.callbacks.Callback):
                 self.history.best, self.history.best_epoch = scores, epoch + 1
             elif self.patience and epoch + 1 - self.history.best_epoch >= self.patience:
                 self.model.stop_training = True
-                self.history.stopped = (f"no better dev {self.main_metric} than {self.value:.4f} "
-                                        f"(epoch {self.history.best_epoch}) in {self.patience} epochs")  # fmt: skip
+                self.history.stopped = (
+                    f"no better dev {self.main_metric} than {self.value:.4f} "
+                    f"(epoch {self.history.best_epoch}) in {self.patience} epochs"
+                )
         for name, value in _numbers(logs).items():
             self.history.epochs.setdefault(name, []).append(value)
 
@@ -121,7 +130,9 @@ class Progress(keras.callbacks.Callback):
         self.shown = now
         left = (now - self.began) / self.done * (self.epochs * self.steps - self.done)
         numbers = ", ".join(f"{k} {v:.4f}" for k, v in _numbers(logs).items())
-        self._write(f"epoch {self.epoch + 1}/{self.epochs}, step {batch + 1}/{self.steps}, {_clock(left)} left, {numbers}", "\r")
+        self._write(
+            f"epoch {self.epoch + 1}/{self.epochs}, step {batch + 1}/{self.steps}, {_clock(left)} left, {numbers}", "\r"
+        )
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         now = time.perf_counter()
@@ -167,8 +178,13 @@ class JsonLog(keras.callbacks.Callback):
         loss = float((logs or {}).get("loss", math.nan)) if loss is None else loss  # reading it waits for the step
         now = time.perf_counter()
         self.step += 1
-        line = {"step": self.step, "epoch": self.epoch + 1, "loss": loss,
-                "learning_rate": self._rate(), "seconds": now - self.began}  # fmt: skip
+        line = {
+            "step": self.step,
+            "epoch": self.epoch + 1,
+            "loss": loss,
+            "learning_rate": self._rate(),
+            "seconds": now - self.began,
+        }
         if self.sizes is not None and batch < len(self.sizes[0]):
             examples, tokens = (int(s[batch]) for s in self.sizes)
             line |= {"examples_per_s": examples / (now - self.last), "tokens_per_s": tokens / (now - self.last)}
@@ -176,7 +192,9 @@ class JsonLog(keras.callbacks.Callback):
         self._write(line)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        self._write({"epoch": epoch + 1, "steps": self.step, "seconds": time.perf_counter() - self.began} | _numbers(logs))
+        self._write(
+            {"epoch": epoch + 1, "steps": self.step, "seconds": time.perf_counter() - self.began} | _numbers(logs)
+        )
 
     def _rate(self) -> float:
         """The rate that this step was taken with: the schedule at the count before it."""

@@ -67,7 +67,9 @@ class AdamW(keras.optimizers.AdamW):
     ) -> None:
         super().__init__(learning_rate, weight_decay, beta_1, beta_2, epsilon, name=name, **kwargs)
         if self.amsgrad and not bias_correction:
-            raise UserError("AdamW(amsgrad=True)", "without bias correction there is no such thing", "drop one of the two")
+            raise UserError(
+                "AdamW(amsgrad=True)", "without bias correction there is no such thing", "drop one of the two"
+            )
         self.bias_correction = bool(bias_correction)
         self.no_decay = tuple(no_decay)
         self._decays: dict[Any, bool] = {}
@@ -78,8 +80,11 @@ class AdamW(keras.optimizers.AdamW):
             return
         for variable in var_list:
             if tf.as_dtype(variable.dtype) == tf.bfloat16 and self.beta_2 > 0.998:
-                raise UserError(f"variable {variable.name}", "is bfloat16, in which beta_2 is 1: Adam would stand still",
-                                "keep variables in float32 (policy mixed_bfloat16)")  # fmt: skip
+                raise UserError(
+                    f"variable {variable.name}",
+                    "is bfloat16, in which beta_2 is 1: it would stand still",
+                    "keep variables in float32 (policy mixed_bfloat16)",
+                )
         super().build(var_list)
         pattern = re.compile("|".join(f"(?:{p})" for p in self.no_decay)) if self.no_decay else None
         for variable in var_list:
@@ -137,9 +142,16 @@ class AdamW(keras.optimizers.AdamW):
             power_1 = power_2 = tf.zeros([], dtype)  # the kernel's factor sqrt(1 - 0) / (1 - 0) is then exactly 1
         m, v = slots
         tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle, m=m.handle, v=v.handle, beta1_power=power_1, beta2_power=power_2, lr=rate,
-            beta1=tf.cast(self.beta_1, dtype), beta2=tf.cast(self.beta_2, dtype),
-            epsilon=tf.cast(self.epsilon, dtype), grad=gradient,
+            var=variable.handle,
+            m=m.handle,
+            v=v.handle,
+            beta1_power=power_1,
+            beta2_power=power_2,
+            lr=rate,
+            beta1=tf.cast(self.beta_1, dtype),
+            beta2=tf.cast(self.beta_2, dtype),
+            epsilon=tf.cast(self.epsilon, dtype),
+            grad=gradient,
         )
 
     def get_config(self) -> dict:
@@ -190,8 +202,11 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         if not peak >= 0 or not steps >= 1:
             raise UserError("Schedule", f"peak={peak}, steps={steps}", "peak must be 0 or more, steps 1 or more")
         if not 0 <= warmup <= steps:
-            raise UserError("Schedule(warmup=...)", f"{warmup} of {steps} steps",
-                            "give a share below 1 or a number of steps up to the whole")
+            raise UserError(
+                "Schedule(warmup=...)",
+                f"{warmup} of {steps} steps",
+                "give a share below 1 or a number of steps up to the whole",
+            )
         self.peak, self.steps, self.warmup, self.kind = float(peak), int(steps), warmup, kind
         self.warmup_steps = int(steps * warmup) if warmup < 1 else int(warmup)
 

@@ -38,7 +38,9 @@ class Recipe:
     weight_decay: float = _option(0.01, "Decoupled decay of kernels and embeddings.")
     clip_norm: float = _option(1.0, "Gradients longer than this, all together, are shortened to it; 0: never.")
     accumulate: int = _option(1, "Micro-batches that a batch is cut into to save memory; changes no number.")
-    freeze: str = _option("none", "What is not trained: none, embeddings, encoder, or N: embeddings and N lower layers.")
+    freeze: str = _option(
+        "none", "What is not trained: none, embeddings, encoder, or N: embeddings and N lower layers."
+    )
     dev_fraction: float = _option(0.1, "Share of the training examples held out if no dev file is given; 0: none.")
     patience: int = _option(0, "Stop after this many epochs without a better dev score; 0: never stop early.")
     seed: int = _option(0, "Decides order, dropout, fresh weights and the held-out examples.")
@@ -55,8 +57,11 @@ class Recipe:
         self._check("weight_decay", self.weight_decay >= 0, "0 or more")
         self._check("clip_norm", self.clip_norm >= 0, "0 (never) or more")
         self._check("accumulate", 1 <= self.accumulate <= self.batch_size, "1 up to batch_size")
-        self._check("freeze", self.freeze in ("none", "embeddings", "encoder") or self.freeze.isdecimal(),
-                    "none, embeddings, encoder, or a number of lower layers")  # fmt: skip
+        self._check(
+            "freeze",
+            self.freeze in ("none", "embeddings", "encoder") or self.freeze.isdecimal(),
+            "none, embeddings, encoder, or a number of lower layers",
+        )
         self._check("dev_fraction", 0 <= self.dev_fraction < 1, "0 up to below 1")
         self._check("patience", self.patience >= 0, "0 (never) or more")
         self._check("seed", 0 <= self.seed < 2**31, "0 up to 2147483647")

@@ -73,21 +73,37 @@ class ExactModel(keras.Model):
         if accumulate < 1:
             raise UserError("compile(accumulate=...)", f"{accumulate}", "give 1 or more micro-batches")
         if replicas > 1 and jit_compile is True:
-            raise UserError("compile(jit_compile=True)", f"XLA does not run on the strategy's {replicas} replicas",
-                            "leave it False, or train on one device")
+            raise UserError(
+                "compile(jit_compile=True)",
+                f"XLA does not run on the strategy's {replicas} replicas",
+                "leave it False, or train on one device",
+            )
         if replicas > 1 and steps_per_execution != 1:
-            raise UserError(f"compile(steps_per_execution={steps_per_execution})",
-                            f"Keras cannot do this on {replicas} replicas", "leave it 1")
+            raise UserError(
+                f"compile(steps_per_execution={steps_per_execution})",
+                f"Keras cannot do this on {replicas} replicas",
+                "leave it 1",
+            )
         if metrics is not None and weighted_metrics is None:
             metrics, weighted_metrics = None, metrics
         super().compile(
-            optimizer, loss, loss_weights, metrics, weighted_metrics, run_eagerly, steps_per_execution, jit_compile,
+            optimizer,
+            loss,
+            loss_weights,
+            metrics,
+            weighted_metrics,
+            run_eagerly,
+            steps_per_execution,
+            jit_compile,
             auto_scale_loss,
         )
         inner = getattr(self.optimizer, "inner_optimizer", self.optimizer)
         if replicas > 1 and getattr(inner, "gradient_accumulation_steps", None):
-            raise UserError("optimizer(gradient_accumulation_steps=...)", f"Keras cannot do this on {replicas} replicas",
-                            "use compile(accumulate=...), which also works on one device")
+            raise UserError(
+                "optimizer(gradient_accumulation_steps=...)",
+                f"Keras cannot do this on {replicas} replicas",
+                "use compile(accumulate=...), which also works on one device",
+            )
         if replicas > 1 and inner is not None:
             # Our step hands the optimizer gradients that are already summed over replicas (they must be, before
             # they are clipped). Keras would sum them once more, after clipping.
@@ -188,8 +204,11 @@ class ExactModel(keras.Model):
             if losses.get(name) is None:
                 continue
             if targets.get(name) is None:
-                raise UserError(f"targets of output {name!r}", f"absent (there are {sorted(targets)})",
-                                "give them, or no loss for this output")
+                raise UserError(
+                    f"targets of output {name!r}",
+                    f"absent (there are {sorted(targets)})",
+                    "give them, or no loss for this output",
+                )
             factor = 1.0 if factors.get(name) is None else factors[name]
             terms.append(_term(name, losses[name], factor, targets[name], p, given.get(name)))
         return terms
@@ -200,8 +219,11 @@ class ExactModel(keras.Model):
         given = self._by_name(w, "weights", every=self.output_names)
         for term in terms:
             if term.masked:
-                raise UserError("compile(accumulate=...)", f"output {term.name!r} carries a Keras mask, whose weights "
-                                "are known only after the forward pass", "give the weights with the data")
+                raise UserError(
+                    "compile(accumulate=...)",
+                    f"output {term.name!r} carries a Keras mask, whose weights are known only after the forward pass",
+                    "give the weights with the data",
+                )
             label, keep = _labels(targets[term.name], term.classes)
             shape = tf.shape(label)[: term.rank]
             found.append(tf.reduce_sum(_broadcast(given.get(term.name), keep, shape, term.rank)))
@@ -236,7 +258,10 @@ class ExactModel(keras.Model):
             y, w = clean.get(self.output_names[0], y), kept.get(self.output_names[0], w)
         elif isinstance(predicted, dict) and isinstance(y, dict):
             y = {**y, **clean}
-            w = {name: kept.get(name, None if w is None else self._by_name(w, "weights", every=y).get(name)) for name in y}
+            w = {
+                name: kept.get(name, None if w is None else self._by_name(w, "weights", every=y).get(name))
+                for name in y
+            }
         self.compute_metrics(x, y, predicted, sample_weight=w)
 
     def _results(self, terms: list[_Term], sums: Any, weights: Any, extra: Any) -> dict[str, tf.Tensor]:
@@ -309,8 +334,18 @@ def _term(name: str, loss: Any, factor: float, y: tf.Tensor, p: tf.Tensor, w: An
         weights *= _to_rank(tf.cast(mask, tf.float32), rank)
     # values * weights, but 0 where the weight is 0 whatever the value
     total = tf.reduce_sum(tf.math.multiply_no_nan(values, weights))
-    return _Term(name, factor, loss.reduction == "sum", mask is not None, tuple(p.shape), rank, label, weights, total,
-                 tf.reduce_sum(weights))
+    return _Term(
+        name,
+        factor,
+        loss.reduction == "sum",
+        mask is not None,
+        tuple(p.shape),
+        rank,
+        label,
+        weights,
+        total,
+        tf.reduce_sum(weights),
+    )
 
 
 def _labels(y: tf.Tensor, logits: tuple) -> tuple[tf.Tensor, tf.Tensor | None]:
@@ -459,7 +494,7 @@ def freeze(model: keras.Model, spec: str | int = "none") -> list[str]:
     """Decides which weights are trained; call it before ``compile``.
 
     Args:
-        model: an encoder, or a task's model: variable paths begin with ``embeddings/``, ``encoder/layer_N/``, ``pooler/``.
+        model: an encoder or a task's model, whose variable paths begin with ``embeddings/``, ``encoder/layer_N/``, ...
         spec: ``"none"`` (all is trained); ``"embeddings"``; a number N: embeddings and the N lower layers;
             ``"encoder"``: embeddings and all layers, so that only pooler and head learn (feature extraction).
 
@@ -537,8 +572,11 @@ def run(
 
     steps = int(data.cardinality())
     if steps < 1:
-        raise UserError("training data", "do not say how many batches an epoch has, or have none",
-                        "use batching.dataset, or tf.data's assert_cardinality")
+        raise UserError(
+            "training data",
+            "do not say how many batches an epoch has, or have none",
+            "use batching.dataset, or tf.data's assert_cardinality",
+        )
     history = History()
     # first the one whose dev scores the others show, last the one that may end it all
     used: list[keras.callbacks.Callback] = [ours.Record(history, judge, main_metric, recipe.patience)]

@@ -16,7 +16,9 @@ def features(lengths, tokens=False, **more):
     splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     n, rows = int(splits[-1]), len(lengths)
     ids = np.repeat(np.arange(rows), lengths).astype(np.int32) * 1000 + 7  # every piece tells its row
-    windows = Windows(ids, np.ones(n, np.int32), ids, ids, splits, np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32), 99)
+    windows = Windows(
+        ids, np.ones(n, np.int32), ids, ids, splits, np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32), 99
+    )
     y, w = {"label": np.arange(rows, dtype=np.int32)}, {"label": np.full(rows, 0.5, np.float32)}
     if tokens:
         y["tag"], w["tag"] = np.arange(n, dtype=np.int32), np.full(n, 2, np.float32)
@@ -34,9 +36,13 @@ def test_every_row_once_in_batches_of_like_length():
     assert np.diff(plan.splits).tolist() == [32] * 312 + [16]
     for rows, padded, tokens in zip(plan, plan.padded, plan.tokens, strict=True):
         assert padded % 8 == 0 and padded - 8 < long[rows].max() <= padded and tokens == long[rows].sum()
-    fixed, random_order = 1 - long.mean() / 120, 1 - long.mean() / np.mean(
-        [long[i : i + 32].max() for i in range(0, 10_000, 32)])  # fmt: skip
-    print(f"padding: {plan.padding_share:.1%} in buckets, {random_order:.1%} in random batches, {fixed:.1%} at length 120")
+    fixed, random_order = (
+        1 - long.mean() / 120,
+        1 - long.mean() / np.mean([long[i : i + 32].max() for i in range(0, 10_000, 32)]),
+    )
+    print(
+        f"padding: {plan.padding_share:.1%} in buckets, {random_order:.1%} in random batches, {fixed:.1%} at length 120"
+    )
     assert batching.padding_share(plan) == plan.padding_share < 0.25 < random_order
     assert plan.padding_share == pytest.approx(1 - long.sum() / (plan.padded * 32).sum())
 
@@ -99,7 +105,9 @@ def test_dataset_counts_epochs_and_batches():
 
 
 def test_says_what_it_did():
-    assert batching.describe(features([5, 9, 17]), 2, 128).startswith("3 rows of 5 to 17 tokens (mean 10.3) in 2 batches of 2; ")
+    assert batching.describe(features([5, 9, 17]), 2, 128).startswith(
+        "3 rows of 5 to 17 tokens (mean 10.3) in 2 batches of 2; "
+    )
     assert batching.describe(features([]), 2, 128) == "no rows"
 
 

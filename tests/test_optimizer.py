@@ -173,11 +173,20 @@ def trained(optimizer, steps=5, made=None):
     return variables
 
 
-@pytest.mark.parametrize("options", [
-    {}, {"global_clipnorm": 0.5}, {"clipnorm": 0.5}, {"clipvalue": 0.1}, {"use_ema": True, "ema_momentum": 0.9},
-    {"use_ema": True, "ema_overwrite_frequency": 2}, {"loss_scale_factor": 8.0}, {"amsgrad": True},
-    {"gradient_accumulation_steps": 2},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"global_clipnorm": 0.5},
+        {"clipnorm": 0.5},
+        {"clipvalue": 0.1},
+        {"use_ema": True, "ema_momentum": 0.9},
+        {"use_ema": True, "ema_overwrite_frequency": 2},
+        {"loss_scale_factor": 8.0},
+        {"amsgrad": True},
+        {"gradient_accumulation_steps": 2},
+    ],
+)
 def test_same_as_keras(options):
     """With bias correction, Keras' epsilon and decay everywhere we are keras.optimizers.AdamW, whatever the options."""
     theirs = keras.optimizers.AdamW(1e-2, weight_decay=0.1, **options)
@@ -191,10 +200,19 @@ def test_same_as_keras(options):
 
 def test_decay_goes_by_path():
     optimizer = AdamW(0.1, weight_decay=0.5)
-    variables = [variable(n, np.ones(2, "float32")) for n in (
-        "encoder/layer_0/attention/self/query/kernel", "embeddings/word_embeddings", "embeddings/LayerNorm/gamma",
-        "embeddings/LayerNorm/beta", "pooler/dense/bias", "cls/predictions/output_bias", "layer_normalization_3/gamma",
-        "classifier/kernel")]  # fmt: skip
+    variables = [
+        variable(n, np.ones(2, "float32"))
+        for n in (
+            "encoder/layer_0/attention/self/query/kernel",
+            "embeddings/word_embeddings",
+            "embeddings/LayerNorm/gamma",
+            "embeddings/LayerNorm/beta",
+            "pooler/dense/bias",
+            "cls/predictions/output_bias",
+            "layer_normalization_3/gamma",
+            "classifier/kernel",
+        )
+    ]
     optimizer.apply([tf.zeros(2)] * len(variables), variables)
     changed = [v.path for v in variables if (v.numpy() != 1).any()]
     assert changed == [variables[0].path, variables[1].path, variables[7].path]
@@ -211,7 +229,9 @@ def test_clipping_measures_slices_dense():
     """A row that occurs twice is one row of the gradient: its norm is that of the sum."""
     table = variable("table/word_embeddings", np.zeros((3, 2), "float32"))
     optimizer = AdamW(1.0, weight_decay=0.0, bias_correction=False, global_clipnorm=1.0)
-    slices = tf.IndexedSlices(tf.constant([[3.0, 0.0], [0.0, 2.0], [0.0, 2.0]]), tf.constant([0, 2, 2]), tf.constant([3, 2]))
+    slices = tf.IndexedSlices(
+        tf.constant([[3.0, 0.0], [0.0, 2.0], [0.0, 2.0]]), tf.constant([0, 2, 2]), tf.constant([3, 2])
+    )
     optimizer.apply([slices], [table])
     np.testing.assert_allclose(optimizer._momentums[0].numpy(), 0.1 * np.array([[0.6, 0], [0, 0], [0, 0.8]]), rtol=1e-6)
 

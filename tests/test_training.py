@@ -1,4 +1,4 @@
-"""The exact step: what counts in the loss, N replicas = 1, the oracle's steps through the whole model; the recipe at work.
+"""The exact step: what counts in the loss, N replicas = 1, the oracle's steps through the model; the recipe at work.
 
 Run as a program (`python test_training.py REPLICAS OUT.json`) it computes the scenarios on that many logical CPUs.
 """
@@ -29,8 +29,16 @@ Sparse = keras.losses.SparseCategoricalCrossentropy
 X = np.array([[0, 0.1, 0.2], [0.3, 0.4, 0.5], [0.6, 0.7, 0.8], [0.9, 1, 1.1], [1.2, 1.3, 1.4]], "float32")
 Y = np.arange(5, dtype="float32")
 W = np.array([1, 0.5, 0, 3, 2], "float32")
-TINY = BertConfig(vocab_size=60, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-                  max_position_embeddings=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)  # fmt: skip
+TINY = BertConfig(
+    vocab_size=60,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=32,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
 
 
 def linear(optimizer, **options):
@@ -51,23 +59,34 @@ def rows(count, seed=0):
     lengths = chance.integers(3, 20, count)
     splits = np.concatenate([[0], np.cumsum(lengths)])
     ids = chance.integers(5, 60, splits[-1]).astype("int32")
-    windows = Windows(ids, np.zeros_like(ids), ids, ids, splits, np.arange(count, dtype="int32"), np.zeros(count, "int32"))
+    windows = Windows(
+        ids, np.zeros_like(ids), ids, ids, splits, np.arange(count, dtype="int32"), np.zeros(count, "int32")
+    )
     tags = chance.integers(0, 3, len(ids)).astype("int32")
     tags[chance.random(len(ids)) < 0.3] = -100
-    return Features(windows, {"label": chance.integers(0, 3, count).astype("int32"), "tag": tags},
-                    {"label": chance.random(count).astype("float32"), "tag": chance.random(len(ids)).astype("float32")})  # fmt: skip
+    return Features(
+        windows,
+        {"label": chance.integers(0, 3, count).astype("int32"), "tag": tags},
+        {"label": chance.random(count).astype("float32"), "tag": chance.random(len(ids)).astype("float32")},
+    )
 
 
 def tiny(optimizer, accumulate=1, config=TINY):
     """The tiny BERT with a class a row and a class a piece."""
     keras.utils.set_random_seed(0)
     encoded = encode(config)
-    outputs = {"label": keras.layers.Dense(3, name="classifier")(encoded.pooled),
-               "tag": keras.layers.Dense(3, name="tagger")(encoded.sequence)}  # fmt: skip
+    outputs = {
+        "label": keras.layers.Dense(3, name="classifier")(encoded.pooled),
+        "tag": keras.layers.Dense(3, name="tagger")(encoded.sequence),
+    }
     model = Model(inputs=encoded.inputs, outputs=outputs)
-    model.compile(optimizer, {"label": Sparse(from_logits=True), "tag": Sparse(from_logits=True)},
-                  loss_weights={"label": 0.5, "tag": 2.0}, metrics={"label": ["accuracy"], "tag": ["accuracy"]},
-                  accumulate=accumulate)  # fmt: skip
+    model.compile(
+        optimizer,
+        {"label": Sparse(from_logits=True), "tag": Sparse(from_logits=True)},
+        loss_weights={"label": 0.5, "tag": 2.0},
+        metrics={"label": ["accuracy"], "tag": ["accuracy"]},
+        accumulate=accumulate,
+    )
     return model
 
 
@@ -88,7 +107,10 @@ def scenarios(scope, replicas=1):
 
     sgd = keras.optimizers.SGD
     model = note("O18", lambda: linear(sgd(0.01)), batches(X, Y))
-    found["evaluate"] = [*model.evaluate(batches(X, Y, W, 3), verbose=0), *model.evaluate(batches(X[:1], Y[:1]), verbose=0)]
+    found["evaluate"] = [
+        *model.evaluate(batches(X, Y, W, 3), verbose=0),
+        *model.evaluate(batches(X[:1], Y[:1]), verbose=0),
+    ]
     found["predict"] = model.predict(X, batch_size=4, verbose=0).ravel().tolist()
     note("weights", lambda: linear(sgd(0.01)), batches(X, Y, W))
     note("clip", lambda: linear(sgd(1.0, global_clipnorm=0.1)), batches(X[:4], -Y[:4]))
@@ -127,8 +149,13 @@ def alone():
 @pytest.fixture(scope="module")
 def two_replicas(tmp_path_factory):
     out = tmp_path_factory.mktemp("replicas") / "out.json"
-    done = subprocess.run([sys.executable, __file__, "2", str(out)], capture_output=True, text=True, timeout=600,
-                          env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"})  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, __file__, "2", str(out)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(out.read_text())
 
@@ -146,7 +173,10 @@ def test_two_replicas_are_one(alone, two_replicas):
     print(f"largest relative difference between 1 and 2 replicas: {worst}")
     assert max(worst.values()) <= 1e-6
     assert [r.split(":")[0] for r in refused] == [
-        "compile(jit_compile=True)", "compile(steps_per_execution=2)", "optimizer(gradient_accumulation_steps=...)"]  # fmt: skip
+        "compile(jit_compile=True)",
+        "compile(steps_per_execution=2)",
+        "optimizer(gradient_accumulation_steps=...)",
+    ]
 
 
 def test_o18_numbers(alone, two_replicas):
@@ -184,7 +214,9 @@ def tagger(places=4, classes=2, loss=None, **options):
     x = keras.Input([None, classes])
     scale = keras.layers.EinsumDense("blc,cd->bld", [None, classes], kernel_initializer="identity")
     model = ExactModel(inputs=x, outputs={"tag": scale(x)})
-    model.compile(keras.optimizers.SGD(0.1), loss or {"tag": Sparse(from_logits=True)}, metrics={"tag": ["accuracy"]}, **options)
+    model.compile(
+        keras.optimizers.SGD(0.1), loss or {"tag": Sparse(from_logits=True)}, metrics={"tag": ["accuracy"]}, **options
+    )
     return model
 
 
@@ -193,8 +225,12 @@ def test_o13_numbers():
     model = tagger()
     by_weight = model.evaluate(logits, {"tag": y}, sample_weight={"tag": two}, verbose=0)
     by_label = model.evaluate(logits, {"tag": np.array([[0, 1, -100, -100]])}, verbose=0)
-    padded = model.evaluate(np.zeros((1, 64, 2), "float32"), {"tag": np.pad(y, [(0, 0), (0, 60)])},
-                            sample_weight={"tag": np.pad(two, [(0, 0), (0, 60)])}, verbose=0)  # fmt: skip
+    padded = model.evaluate(
+        np.zeros((1, 64, 2), "float32"),
+        {"tag": np.pad(y, [(0, 0), (0, 60)])},
+        sample_weight={"tag": np.pad(two, [(0, 0), (0, 60)])},
+        verbose=0,
+    )
     assert by_weight == by_label == padded
     assert by_weight[0] == pytest.approx(0.6931, abs=5e-5) and by_weight[1] == 0.5
     sure = np.array([[[1.0, 2.0, 3.0]]], "float32")
@@ -229,10 +265,17 @@ def test_weight_0_hides_infinity():
 def test_several_outputs_and_regularisation():
     """total = sum of loss_weights * weighted means + added losses; outputs without loss are let be."""
     x = keras.Input([3])
-    outputs = {"a": keras.layers.Dense(1, name="a")(x), "b": keras.layers.Dense(1, name="b", kernel_regularizer="l2")(x),
-               "free": keras.layers.Dense(2, name="free")(x)}  # fmt: skip
+    outputs = {
+        "a": keras.layers.Dense(1, name="a")(x),
+        "b": keras.layers.Dense(1, name="b", kernel_regularizer="l2")(x),
+        "free": keras.layers.Dense(2, name="free")(x),
+    }
     model = ExactModel(inputs=x, outputs=outputs)
-    model.compile(keras.optimizers.SGD(0.0), {"a": "mse", "b": keras.losses.MeanAbsoluteError()}, loss_weights={"a": 3.0, "b": 0.5})
+    model.compile(
+        keras.optimizers.SGD(0.0),
+        {"a": "mse", "b": keras.losses.MeanAbsoluteError()},
+        loss_weights={"a": 3.0, "b": 0.5},
+    )
     w = {"a": W, "b": np.ones(5, "float32")}
     with pytest.warns(UserWarning, match="Gradients do not exist for variables"):  # the free output
         history = model.fit(X, {"a": Y, "b": -Y}, sample_weight=w, batch_size=2, shuffle=False, verbose=0).history
@@ -242,7 +285,8 @@ def test_several_outputs_and_regularisation():
     assert history["a_loss"][0] == pytest.approx(a, rel=1e-5) and history["b_loss"][0] == pytest.approx(b, rel=1e-5)
     assert history["loss"][0] == pytest.approx(3 * a + 0.5 * b + extra, rel=1e-5)
     assert float(model.compute_loss(y={"a": Y, "b": -Y}, y_pred=model(X), sample_weight=w)) == pytest.approx(
-        3 * a + 0.5 * b + extra, rel=1e-5)  # fmt: skip
+        3 * a + 0.5 * b + extra, rel=1e-5
+    )
 
 
 def test_reduction_sum_stays_a_sum():
@@ -268,11 +312,14 @@ def test_same_as_keras_where_keras_is_right():
         np.testing.assert_allclose(*found, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("call", "culprit"), [
-    (lambda m: m.fit(X, {"tog": Y}, verbose=0), "targets 'tog'"),
-    (lambda m: m.compile("sgd", {"tog": "mse"}) or m.fit(X, {"tag": Y}, verbose=0), "'tog'"),
-    (lambda m: m.compile("sgd", "mse", accumulate=0), "accumulate"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "culprit"),
+    [
+        (lambda m: m.fit(X, {"tog": Y}, verbose=0), "targets 'tog'"),
+        (lambda m: m.compile("sgd", {"tog": "mse"}) or m.fit(X, {"tag": Y}, verbose=0), "'tog'"),
+        (lambda m: m.compile("sgd", "mse", accumulate=0), "accumulate"),
+    ],
+)
 def test_refuses(call, culprit):
     x = keras.Input([3])
     model = ExactModel(inputs=x, outputs={"tag": keras.layers.Dense(1, name="tag")(x)})
@@ -322,8 +369,12 @@ def pretraining_model(config):
 
 def pretraining_batch(golden, name):
     get = lambda key: golden[f"{name}.{key}"]  # noqa: E731
-    x = {"input_ids": get("input_ids"), "attention_mask": get("input_mask"), "token_type_ids": get("segment_ids"),
-         "masked_lm_positions": get("masked_lm_positions")}  # fmt: skip
+    x = {
+        "input_ids": get("input_ids"),
+        "attention_mask": get("input_mask"),
+        "token_type_ids": get("segment_ids"),
+        "masked_lm_positions": get("masked_lm_positions"),
+    }
     y = {"mlm": get("masked_lm_ids"), "nsp": get("next_sentence_labels")[:, 0]}
     w = {"mlm": get("masked_lm_weights"), "nsp": np.ones(len(y["nsp"]), "float32")}
     return x, y, w
@@ -342,10 +393,13 @@ def load(model, reader, slot=""):
 
 
 def test_three_original_pretraining_steps(shared):
-    """b0, b1, b0 from the checkpoint's weights, slots and step count with create_optimizer's rates (optimizer_step.npz, B)."""
+    """b0, b1, b0 from the checkpoint's weights, slots and step count (optimizer_step.npz, B)."""
     folder = shared("oracle/tiny_en/bert_model.ckpt.index").parent
-    reader, step, golden = (tf.train.load_checkpoint(str(folder / "bert_model.ckpt")), np.load(folder / "optimizer_step.npz"),
-                            np.load(folder / "golden.npz"))  # fmt: skip
+    reader, step, golden = (
+        tf.train.load_checkpoint(str(folder / "bert_model.ckpt")),
+        np.load(folder / "optimizer_step.npz"),
+        np.load(folder / "golden.npz"),
+    )
     model = pretraining_model(undropped(folder))
     names, values = load(model, reader)
     assert len(names) == 62
@@ -369,7 +423,11 @@ def test_three_original_pretraining_steps(shared):
     np.testing.assert_allclose(losses, step["B.total_loss_before"], rtol=2e-6)
     part, worst = step["word_embeddings_rows"], []
     for i, name in enumerate(names):
-        trio = ("", model.trainable_variables[i]), ("/adam_m", optimizer._momentums[i]), ("/adam_v", optimizer._velocities[i])
+        trio = (
+            ("", model.trainable_variables[i]),
+            ("/adam_m", optimizer._momentums[i]),
+            ("/adam_v", optimizer._velocities[i]),
+        )
         for slot, ours in trio:
             table = name == "bert/embeddings/word_embeddings"
             theirs = step[f"B.after3:{name}{slot}" + (":rows" if table else "")]
@@ -381,34 +439,49 @@ def test_three_original_pretraining_steps(shared):
 
 @pytest.mark.parametrize("folder", ["tiny_en", "tiny_zh"])
 def test_original_finetuning_step_through_the_model(shared, folder):
-    """One step of the classifier from zero slots: loss, dense norm, every gradient; the step's formula is in test_optimizer."""
+    """One step of the classifier from zero slots, with the dense norm; see test_optimizer for the original's own."""
     folder = shared(f"oracle/{folder}/finetune_step.npz").parent
-    reader, step, golden = (tf.train.load_checkpoint(str(folder / "bert_model.ckpt")), np.load(folder / "finetune_step.npz"),
-                            np.load(folder / "golden.npz"))  # fmt: skip
+    reader, step, golden = (
+        tf.train.load_checkpoint(str(folder / "bert_model.ckpt")),
+        np.load(folder / "finetune_step.npz"),
+        np.load(folder / "golden.npz"),
+    )
     encoded = encode(undropped(folder))
     labels = golden["classifier.output_bias"].shape[0]
-    model = Model(inputs=encoded.inputs, outputs={"label": keras.layers.Dense(labels, name="classifier")(encoded.pooled)})
-    own = {"classifier/kernel": golden["classifier.output_weights"].T, "classifier/bias": golden["classifier.output_bias"]}
+    model = Model(
+        inputs=encoded.inputs, outputs={"label": keras.layers.Dense(labels, name="classifier")(encoded.pooled)}
+    )
+    own = {
+        "classifier/kernel": golden["classifier.output_weights"].T,
+        "classifier/bias": golden["classifier.output_bias"],
+    }
     for variable in model.trainable_variables:
         variable.assign(own[variable.path] if variable.path in own else reader.get_tensor(f"bert/{variable.path}"))
     before = [v.numpy() for v in model.trainable_variables]
-    model.compile(training.optimizer(Recipe(optimizer="bert", learning_rate=1e-3, warmup=0), 10**9), Sparse(from_logits=True))
+    model.compile(
+        training.optimizer(Recipe(optimizer="bert", learning_rate=1e-3, warmup=0), 10**9), Sparse(from_logits=True)
+    )
     x = dict(zip(batching.INPUTS, (golden[f"b0.{k}"] for k in ("input_ids", "input_mask", "segment_ids")), strict=True))
     model.train_on_batch(x, {"label": golden["b0.classifier_labels"].ravel()})
     assert model.last_loss == pytest.approx(float(step["loss"]), rel=1e-6)
     scale = float(step["global_norm_as_clipped"]) / float(step["global_norm_dense"])
     worst = []
     for i, variable in enumerate(model.trainable_variables):
-        name = {"classifier/kernel": "output_weights", "classifier/bias": "output_bias"}.get(variable.path, f"bert/{variable.path}")
+        name = {"classifier/kernel": "output_weights", "classifier/bias": "output_bias"}.get(
+            variable.path, f"bert/{variable.path}"
+        )
         table = name == "bert/embeddings/word_embeddings"
         tail, turn = (":rows" if table else ""), (np.transpose if name == "output_weights" else np.asarray)
-        part = (lambda a: a[step["word_embeddings_rows"]]) if table else (lambda a: a)  # noqa: B023
+        part = (lambda a: a[step["word_embeddings_rows"]]) if table else (lambda a: a)
         m, v = (turn(step[f"after1:{name}/adam_{s}{tail}"]).astype(float) * scale**p for s, p in (("m", 1), ("v", 2)))
         decay = 0 if any(s in name for s in ("LayerNorm", "bias")) else 0.01
         start = part(before[i]).astype(float)
         after = start - 1e-3 * (m / (np.sqrt(v) + 1e-6) + decay * start)
-        for what, ours, wanted in (("weight", variable, after), ("m", model.optimizer._momentums[i], m),
-                                   ("v", model.optimizer._velocities[i], v)):  # fmt: skip
+        for what, ours, wanted in (
+            ("weight", variable, after),
+            ("m", model.optimizer._momentums[i], m),
+            ("v", model.optimizer._velocities[i], v),
+        ):
             worst.append((float(abs(part(ours.numpy()) - wanted).max()), f"{what} of {name}"))
     print(f"largest difference to the original's fine-tuning step: {max(worst)}")
     assert max(worst)[0] <= 1e-6
@@ -430,8 +503,11 @@ def compiled(recipe, steps):
     keras.utils.set_random_seed(recipe.seed)
     inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in batching.INPUTS}
     hidden = keras.layers.Embedding(60, 4, name="embeddings")(inputs["input_ids"])
-    outputs = {"label": keras.layers.Dense(3, name="classifier")(keras.layers.GlobalMaxPool1D()(hidden)),
-               "tag": keras.layers.Dense(3, name="tagger")(hidden)}  # fmt: skip
+    hidden *= keras.ops.cast(inputs["attention_mask"] - inputs["token_type_ids"], "float32")[..., None]
+    outputs = {
+        "label": keras.layers.Dense(3, name="classifier")(keras.layers.GlobalMaxPool1D()(hidden)),
+        "tag": keras.layers.Dense(3, name="tagger")(hidden),
+    }
     model = ExactModel(inputs=inputs, outputs=outputs)
     training.compile(model, StubHead(), recipe, steps)
     return model
@@ -463,7 +539,11 @@ def test_run_stops_early_with_the_best_weights(tmp_path, capsys):
     rate = Schedule(1e-3, 27)
     assert [line["learning_rate"] for line in steps] == pytest.approx([float(rate(i)) for i in range(12)], rel=1e-5)
     assert all(line["tokens_per_s"] > line["examples_per_s"] > 0 and math.isfinite(line["loss"]) for line in steps)
-    assert log[3]["epoch"] == 1 and log[3]["dev_accuracy"] == 0.1 and log[3]["loss"] == pytest.approx(history.epochs["loss"][0], rel=1e-5)
+    assert (
+        log[3]["epoch"] == 1
+        and log[3]["dev_accuracy"] == 0.1
+        and log[3]["loss"] == pytest.approx(history.epochs["loss"][0], rel=1e-5)
+    )
 
 
 def test_last_rate_is_0_and_seed_reproduces():
@@ -483,7 +563,9 @@ def test_nan_stops_with_step_and_remedy(tmp_path):
     data.w["label"][7] = np.nan
     recipe = Recipe(epochs=2, batch_size=4)
     model = compiled(recipe, 6)
-    with pytest.raises(UserError, match=r"training step \d \(batch \d of its epoch\): the loss is nan; lower the learning rate"):
+    with pytest.raises(
+        UserError, match=r"training step \d \(batch \d of its epoch\): the loss is nan; lower the learning rate"
+    ):
         training.run(model, batching.dataset(data, 4), recipe, log_dir=tmp_path, verbose=0)
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["loss"] is None
@@ -495,7 +577,9 @@ def test_run_refuses():
     with pytest.raises(UserError, match="how many batches"):
         training.run(model, batching.dataset(rows(4), 4).repeat(), recipe)
     with pytest.raises(UserError, match="dev scores: 'f1'"):
-        training.run(model, batching.dataset(rows(4), 4), recipe, judge=lambda: {"accuracy": 1.0}, main_metric="f1", verbose=0)
+        training.run(
+            model, batching.dataset(rows(4), 4), recipe, judge=lambda: {"accuracy": 1.0}, main_metric="f1", verbose=0
+        )
 
 
 def test_freeze():
@@ -521,10 +605,21 @@ def test_freeze():
 def test_recipe():
     recipe = Recipe.from_dict(json.loads(json.dumps(Recipe(epochs=2, freeze=3, warmup=10).to_dict())))
     assert recipe == Recipe(epochs=2, freeze="3", warmup=10.0) and recipe.replace(epochs=3).epochs == 3
-    with pytest.raises(UserError, match=r"recipe: 'learning_rat': there is no such option; did you mean 'learning_rate'\?"):
+    with pytest.raises(
+        UserError, match=r"recipe: 'learning_rat': there is no such option; did you mean 'learning_rate'\?"
+    ):
         Recipe.from_dict({"learning_rat": 1})
-    for bad in ({"epochs": 0}, {"epochs": 1.5}, {"epochs": True}, {"learning_rate": "fast"}, {"learning_rate": float("nan")},
-                {"freeze": "half"}, {"accumulate": 64}, {"optimizer": "sgd"}, {"optimizer": "bert", "schedule": "cosine"}):  # fmt: skip
+    for bad in (
+        {"epochs": 0},
+        {"epochs": 1.5},
+        {"epochs": True},
+        {"learning_rate": "fast"},
+        {"learning_rate": float("nan")},
+        {"freeze": "half"},
+        {"accumulate": 64},
+        {"optimizer": "sgd"},
+        {"optimizer": "bert", "schedule": "cosine"},
+    ):
         with pytest.raises(UserError, match=f"recipe: {list(bad)[-1]}"):
             Recipe(**bad)
     bert = training.optimizer(Recipe(optimizer="bert", clip_norm=0), 10)
