@@ -2,8 +2,8 @@
 
     python benchmarks/convert.py [DIRECTORY]
 
-Each conversion runs in a process of its own; its peak resident memory (getrusage) counts everything, Python and
-TensorFlow included. Beside it: a process that only imports what converting needs, and a plain copy of the file.
+Each conversion runs in a process of its own; its peak resident memory (getrusage) counts everything, Python
+included. Beside it: a process that only imports what converting needs, and a plain copy of the file.
 About 1.5 GB of disk are used below DIRECTORY (default: a temporary one) and freed again.
 """
 
@@ -28,7 +28,7 @@ def fabricate(folder: Path) -> None:
     """Random weights under the names and shapes of uncased_L-12_H-768_A-12, as TF1 stores them."""
     import numpy as np
 
-    from keras_bert_lab import names, writers
+    from keras_bert_lab import bundles, names
     from keras_bert_lab.config import BertConfig
 
     config, random = BertConfig(vocab_size=30522), np.random.default_rng(0)
@@ -37,7 +37,7 @@ def fabricate(folder: Path) -> None:
     theirs = names.foreign_names("bert", 12)
     shapes = {theirs[name]: s for name, s in names.shapes(config).items() if not name.startswith("cls/squad/")}
     tensors = {name: (shape, lambda s=shape: random.random(s, np.float32) - 0.5) for name, shape in shapes.items()}
-    writers.save_tensorflow(folder / "bert_model.ckpt", tensors)
+    bundles.write(folder / "bert_model.ckpt", tensors)
 
 
 def child(*arguments: str) -> tuple[float, int]:
@@ -92,8 +92,6 @@ def run(task: str, *arguments: str) -> None:
     if task == "fabricate":
         fabricate(Path(arguments[0]))
     elif task == "idle":
-        import tensorflow  # noqa: F401
-
         open_checkpoint(arguments[0])
     else:
         convert(*arguments)

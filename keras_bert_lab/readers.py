@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from . import bundles
 from .errors import UserError
 from .pickles import TorchFile, widen
 
@@ -26,38 +27,57 @@ _DTYPES = {
 
 
 class TensorFlowFile:
-    """A TensorFlow checkpoint (V2: ``.index`` and ``.data-*``), TF1's by name or TF2's by object. No session code."""
+    """A TensorFlow checkpoint (V2: ``.index`` and ``.data-*``), TF1's by name or TF2's by object.
+
+    Read without TensorFlow (see ``bundles``), except for the rare kinds that only it understands.
+    """
 
     container = "TensorFlow checkpoint"
 
     def __init__(self, prefix: str | Path):
-        import tensorflow as tf
-
-        self.prefix, self._errors = str(prefix), (tf.errors.OpError, RuntimeError, ValueError, LookupError)
+        self.prefix = str(prefix)
         index = Path(f"{self.prefix}.index")
         self.files = [index, *data_files(Path(self.prefix))]
         try:
-            self._reader = tf.train.load_checkpoint(self.prefix)
-            shapes, dtypes = (
-                self._reader.get_variable_to_shape_map(),
-                self._reader.get_variable_to_dtype_map(),
-            )
-        except self._errors as error:
+            self._file = bundles.Bundle(self.prefix)
+            self.entries: Entries = {name: (e.shape, e.dtype) for name, e in self._file.entries.items()}
+        except bundles.Unusual:
+            self._file = _ByTensorFlow(self.prefix)
+            self.entries = self._file.shapes
+        except bundles.Unreadable as error:
+            raise UserError(index, f"not a readable checkpoint index ({error})", "fetch or unpack it again") from None
+
+    def read(self, name: str) -> np.ndarray:
+        try:
+            array = self._file.read(name)
+        except bundles.Unreadable as error:
+            place = f"{self.prefix}.data-*"
             raise UserError(
-                index, f"not a readable checkpoint index ({_first_line(error)})", "fetch or unpack it again"
+                place, f"cannot be read ({error})", "the file is cut off or damaged: fetch it again"
             ) from None
-        self.entries: Entries = {name: (tuple(shapes[name]), dtypes[name].name) for name in sorted(shapes)}
+        return widen(array) if self.entries[name][1] == "bfloat16" else array
+
+
+class _ByTensorFlow:
+    """The same through TensorFlow's own reader, with errors of the same kind."""
+
+    def __init__(self, prefix: str):
+        import tensorflow as tf
+
+        self._errors = (tf.errors.OpError, RuntimeError, ValueError, LookupError)
+        try:
+            self._reader = tf.train.load_checkpoint(prefix)
+        except self._errors as error:
+            raise bundles.Unreadable(_first_line(error)) from None
+        shapes, dtypes = self._reader.get_variable_to_shape_map(), self._reader.get_variable_to_dtype_map()
+        self.shapes: Entries = {name: (tuple(shapes[name]), dtypes[name].name) for name in sorted(shapes)}
 
     def read(self, name: str) -> np.ndarray:
         try:
             array = self._reader.get_tensor(name)
         except self._errors as error:
-            raise UserError(
-                f"{self.prefix}.data-*",
-                f"tensor {name} cannot be read ({_first_line(error)})",
-                "the file is cut off or damaged: fetch it again",
-            ) from None
-        return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+            raise bundles.Unreadable(f"{name}: {_first_line(error)}") from None
+        return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
 
 
 def data_files(prefix: Path) -> list[Path]:

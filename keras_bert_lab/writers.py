@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import names
+from . import bundles, names
 from .config import OUR_KEY, BertConfig
 from .errors import UserError
 from .source import ENCODER, Source
@@ -23,7 +23,6 @@ from .source import ENCODER, Source
 Tick = Callable[[int, int, str], None]
 # Keys that speak of Hugging Face's files, not of the network; they do not go back into an original config.
 _HUGGING_ONLY = ("architectures", "dtype", "torch_dtype", "transformers_version")
-_GROUP = 64 << 20  # bytes of one part of a TensorFlow checkpoint: what is held in memory at once
 _SAFE = {
     "float32": "F32",
     "float16": "F16",
@@ -160,55 +159,20 @@ def _write_json(path: Path, values: Any) -> None:
 def write_bert(source: Source, written: list[str], folder: Path, tick: Tick) -> list[str]:
     """``bert_model.ckpt``, ``bert_config.json``, ``vocab.txt`` as google-research/bert reads them; weights only."""
     tensors = _stream(source, written, "bert")
-    save_tensorflow(folder / "bert_model.ckpt", tensors, tick)
+    total, done = sum(4 * math.prod(shape) for shape, _ in tensors.values()), 0
+
+    def wrote(size: int, name: str) -> None:
+        nonlocal done
+        done += size
+        tick(done, total, name)
+
+    bundles.write(folder / "bert_model.ckpt", tensors, wrote)
     _write_json(folder / "bert_config.json", _without(source.config, _HUGGING_ONLY).to_dict("bert"))
     _text_files(source, folder, "vocab.txt", "tokenizer_config.json")
     notes = []
     if "pooler/dense/kernel" not in written:
         notes.append("there is no pooler: the original code builds one and would start it at random")
     return notes
-
-
-def save_tensorflow(prefix: Path, tensors: Mapping[str, Any], tick: Tick | None = None) -> None:
-    """Writes a V2 checkpoint by the ops of the original's Saver, in parts that are merged without being read again.
-
-    Args:
-        prefix: the path without ``.index``.
-        tensors: as in ``write_safetensors``.
-        tick: called with (bytes written, bytes in all, name of the last tensor).
-    """
-    import tensorflow as tf
-
-    total = sum(4 * math.prod(shape) for shape, _ in tensors.values())
-    done, parts = 0, list(_groups(tensors))
-    with tf.device("CPU:0"):
-        for k, group in enumerate(parts):
-            place = str(prefix) if len(parts) == 1 else f"{prefix}.part-{k}"
-            values = [tf.constant(np.asarray(tensors[name][1](), np.float32, order="C")) for name in group]
-            tf.raw_ops.SaveV2(prefix=place, tensor_names=group, shape_and_slices=[""] * len(group), tensors=values)
-            done += sum(4 * math.prod(v.shape) for v in values)
-            del values
-            if tick is not None:
-                tick(done, total, group[-1])
-        if len(parts) > 1:
-            places = [f"{prefix}.part-{k}" for k in range(len(parts))]
-            tf.raw_ops.MergeV2Checkpoints(
-                checkpoint_prefixes=places, destination_prefix=str(prefix), delete_old_dirs=False
-            )
-    for path in prefix.parent.glob(f"{prefix.name}.part-*"):
-        path.unlink()
-
-
-def _groups(tensors: Mapping[str, Any]) -> Iterator[list[str]]:
-    group: list[str] = []
-    size = 0
-    for name, (shape, _) in tensors.items():
-        if group and size + 4 * math.prod(shape) > _GROUP:
-            yield group
-            group, size = [], 0
-        group.append(name)
-        size += 4 * math.prod(shape)
-    yield group
 
 
 # ---------------------------------------------------------------------------------------------- Hugging Face

@@ -296,8 +296,12 @@ def test_damaged_files(tf1, tmp_path, config):
     folder = tmp_path / "cut"
     shutil.copytree(tf1 / "plain", folder)
     data = folder / "bert_model.ckpt.data-00000-of-00001"
-    data.write_bytes(data.read_bytes()[:4000])
-    with pytest.raises(UserError, match="cannot be read"):
+    whole = data.read_bytes()
+    data.write_bytes(whole[:4000])
+    with pytest.raises(UserError, match=r"cannot be read.*cut off"):
+        load(pretraining(config), folder)
+    data.write_bytes(whole[:9000] + bytes([whole[9000] ^ 1]) + whole[9001:])  # one bit
+    with pytest.raises(UserError, match="the checksum does not fit"):
         load(pretraining(config), folder)
     (folder / "bert_model.ckpt.index").write_bytes(b"<html>not found</html>" * 9)
     with pytest.raises(UserError, match="not a readable checkpoint index"):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert_lab import checkpoint, names, writers
+from keras_bert_lab import bundles, checkpoint, names, writers
 from keras_bert_lab.checkpoint import convert, open_checkpoint
 from keras_bert_lab.config import BertConfig
 from keras_bert_lab.encoder import encoder
@@ -253,7 +253,7 @@ def test_incomplete_and_strange_checkpoints(tiny, tmp_path):
         shutil.copytree(tiny, folder)
         left = {k: v for k, v in (tensors | changes).items() if v is not None}
         arrays = {k: (np.shape(v), lambda v=v: v) for k, v in left.items() if k != "global_step"}
-        writers.save_tensorflow(folder / "bert_model.ckpt", arrays)
+        bundles.write(folder / "bert_model.ckpt", arrays)
         return folder
 
     for name, changes, said in (
@@ -300,7 +300,7 @@ def test_pruned_heads_travel(tmp_path):
 # -------------------------------------------------------------------------------------------------------- memory
 
 
-@pytest.mark.parametrize("to", ["huggingface", "keras_nlp", "keras_bert_lab"])
+@pytest.mark.parametrize("to", TARGETS)
 def test_one_tensor_at_a_time(tiny, tmp_path, to):
     source, alive = open_checkpoint(tiny), []
     read = source.reader.read
@@ -316,14 +316,13 @@ def test_one_tensor_at_a_time(tiny, tmp_path, to):
     assert len(alive) == len(source.names) - (7 if to == "keras_nlp" else 0)
 
 
-def test_tensorflow_checkpoints_are_written_in_parts(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(writers, "_GROUP", 9000)  # bytes
-    steps = []
-    convert(tiny, tmp_path / "x", "bert", verify=True, tick=lambda done, total, name: steps.append((done, total)))
-    parts = sorted(p.name for p in (tmp_path / "x").glob("*.data-*"))
-    assert len(parts) == len(steps) > 5 and parts[0].endswith(f"-of-{len(parts):05d}")
-    assert steps[-1][0] == steps[-1][1] == 4 * sum(v.size for v in everything(tiny).values())
-    assert not list((tmp_path / "x").glob("*part*"))
+def test_progress(tiny, tmp_path):
+    for to in TARGETS:
+        steps: list[tuple[int, int]] = []
+        audit = convert(tiny, tmp_path / to, to, tick=lambda done, total, name, s=steps: s.append((done, total)))
+        assert len(steps) == len(audit.loaded) and steps == sorted(steps)
+        source = open_checkpoint(tiny)
+        assert steps[-1] == (sum(4 * source.read(name).size for name in audit.loaded),) * 2
 
 
 @pytest.mark.slow
@@ -337,7 +336,7 @@ def test_names_and_shapes_of_the_real_bert_base(tmp_path):
     folder.mkdir()
     (folder / "bert_config.json").write_text(json.dumps(config.to_dict("bert")))
     tensors = {k: ((s), (lambda s=s: rng.random(s, np.float32) - 0.5)) for k, s in shapes.items()}
-    writers.save_tensorflow(folder / "bert_model.ckpt", tensors)
+    bundles.write(folder / "bert_model.ckpt", tensors)
 
     def digest(path):
         reader, total = tf.train.load_checkpoint(str(path / "bert_model.ckpt")), hashlib.sha256()

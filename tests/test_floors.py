@@ -16,7 +16,7 @@ CORE = ROOT / "keras_bert_lab"
 
 # A new module gets its floor here, and with it what it may import.
 FLOORS = {
-    0: {"config", "errors", "files", "names", "tables", "windows", "wordpiece"},
+    0: {"bundles", "config", "errors", "files", "names", "tables", "windows", "wordpiece"},
     1: {"encoder", "graph_text", "inputs", "optimizer"},
     2: {"head", "losses"},
     3: {"checkpoint", "locate", "pickles", "readers", "source", "writers"},
