@@ -98,7 +98,11 @@ class GraphTokenizer(tf.Module):
         Returns:
             (ids, starts, ends): RaggedTensor int32 [batch, (pieces)], offsets in code points of the text.
         """
-        points, splits = _decode(tf.convert_to_tensor(texts, tf.string))
+        with tf.device("/device:CPU:0"):  # strings live there; small integer operations elsewhere would be copies
+            return self._tokenize(tf.convert_to_tensor(texts, tf.string), offsets)
+
+    def _tokenize(self, texts: tf.Tensor, offsets: bool) -> tuple[tf.RaggedTensor, Any, Any]:
+        points, splits = _decode(texts)
         entry = self._table(points) + points
         entry, at = tf.cond(
             tf.reduce_any(entry >= GONE),
@@ -322,7 +326,7 @@ class _Pages(tf.Module):
     """int32 [0x110000] as pages of 256, equal pages stored once."""
 
     def __init__(self, values: np.ndarray) -> None:
-        super().__init__()
+        super().__init__(name="pages")
         pages, number = np.unique(values.reshape(-1, 256), axis=0, return_inverse=True)
         self._values = tf.constant(pages.reshape(-1), tf.int32)
         self._base = tf.constant(number.reshape(-1) * 256, tf.int32)

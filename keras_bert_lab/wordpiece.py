@@ -14,7 +14,7 @@ import threading
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +302,13 @@ class Tokenizer:
             name=str(path),
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:  # copies and other processes begin with an empty memory
+        return partial(Tokenizer, **self.settings()), (self.vocab_bytes,)
+
+    def __repr__(self) -> str:
+        switches = ", ".join(f"{k}={v}" for k, v in self.settings().items())
+        return f"<Tokenizer: {len(self.tokens)} entries, {switches}>"
+
     def settings(self) -> dict[str, Any]:
         """What to store beside the vocabulary: ``Tokenizer(vocab_bytes, **settings)`` is this tokenizer again."""
         return {
@@ -416,6 +423,11 @@ class Tokenizer:
         return stretches
 
     def _encode_stretch(self, stretch: str) -> Row:
+        plain = stretch.lstrip(" ")
+        if plain.isascii() and plain.isalnum():  # most words: nothing to look up but the case
+            found = self._wordpiece(plain.lower() if self.lower_case else plain)
+            begin = len(stretch) - len(plain)
+            return [f[0] for f in found], [begin + f[1] for f in found], [begin + f[2] for f in found]
         ids: list[int] = []
         starts: list[int] = []
         ends: list[int] = []

@@ -1,4 +1,6 @@
+import copy
 import json
+import pickle
 import random
 import subprocess
 import sys
@@ -325,6 +327,14 @@ def test_clash_of_vocabulary_and_flag_on_real_vocabularies(shared):
         for lower in (True, False):
             warnings = Tokenizer.from_vocab(shared(VOCABS[name]), lower_case=lower).warnings
             assert bool(warnings) == (lower == cased), warnings
+
+
+def test_copies():
+    t = tokenizer(["a", "Café"], lower_case=False, special_tokens=True)
+    t.encode("a")
+    for again in (pickle.loads(pickle.dumps(t)), copy.deepcopy(t)):
+        assert again.settings() == t.settings() and again.encode("Café [MASK] a") == t.encode("Café [MASK] a")
+    assert repr(t) == "<Tokenizer: 7 entries, lower_case=False, strip_accents=False, special_tokens=True>"
 
 
 def test_what_is_no_text():
