@@ -15,6 +15,7 @@ import importlib
 import importlib.abc
 import importlib.util
 import sys
+import types
 
 _PUBLIC = {  # name: the module that holds it
     "BertConfig": "config",
@@ -40,6 +41,17 @@ def __getattr__(name: str):
     globals()[name] = value
     _register()  # what a hook inside one of our own imports had to put off
     return value
+
+
+class _Package(types.ModuleType):
+    """``encoder`` is a public function and a module: importing the module must not put it in the function's place."""
+
+    def __setattr__(self, name: str, value) -> None:
+        if not (name in _PUBLIC and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:

@@ -101,6 +101,8 @@ def test_public_names_are_there():
         assert value.__module__.startswith("keras_bert_lab."), name
         assert value.__doc__, f"{name} has no docstring"
     assert set(keras_bert_lab.__all__) <= set(dir(keras_bert_lab))
+    importlib.import_module("keras_bert_lab.encoder")  # a module of the same name must not take the function's place
+    assert callable(keras_bert_lab.encoder)
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = keras_bert_lab.no_such_name
 

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from keras_bert_lab.errors import UserError
 
@@ -48,7 +48,6 @@ def run(argv: list[str] | None = None) -> None:
         near = difflib.get_close_matches(tool, known, n=1)
         sys.exit(_wrong(f"there is no tool {tool!r}" + (f"; did you mean {near[0]!r}?" if near else "")))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's chatter drowns our answers
-    flags.FLAGS.set_default("verbosity", -2)  # errors only; --verbosity=0 has it all
     if "--debug" not in argv:
         sys.meta_path.insert(0, _WithoutGreeting())
     module = importlib.import_module(f"keras_bert_lab.tools.{tool}")
@@ -115,6 +114,8 @@ def _wrong(message: str) -> int:
 
 def _guard(module, argv: list[str]) -> int | None:
     """A user's mistake is one line, not a traceback."""
+    if not flags.FLAGS["verbosity"].present:
+        logging.set_verbosity(logging.ERROR)  # TensorFlow's own news; --verbosity=0 has all of it
     try:
         return module.main(argv)
     except UserError as error:
