@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -214,6 +215,33 @@ class Source:
             out.ignored.setdefault("tied copy", []).extend(keys)
         out.unexpected = list(self.found.unexpected)
         return out
+
+    def listing(self) -> str:
+        """The checkpoint as a person would read it: every tensor with shapes, its parts, and what loading would say."""
+        parts: dict[str, int] = {}
+        lines = [self.describe(), *(f"note: {note}" for note in self.notes)]
+        wide = max((len(name) for name in self.names), default=0)
+        lines += ["", f"{'name':{wide}}  {'shape':16} {'dtype':9} in the file"]
+        for name in self.names:
+            key = self.found.names[name]
+            said = "x".join(map(str, self.shape(name))) or "scalar"
+            lines.append(f"{name:{wide}}  {said:16} {self.reader.entries[key][1]:9} {key}")
+            family = name.split("/")[0] if not name.startswith("cls/") else "/".join(name.split("/")[:2])
+            parts[family] = parts.get(family, 0) + 1
+        numbers = sum(math.prod(self.shape(name)) for name in self.names)
+        said = ", ".join(f"{part} {count}" for part, count in parts.items())
+        lines += [
+            "",
+            f"{len(self.names)} tensors, {numbers} numbers, {self.found.layers} layers: {said or 'none of a BERT'}",
+        ]
+        audit = self.audit()
+        lines += [f"skipped: {len(keys)} {kind} ({some(keys, 3)})" for kind, keys in audit.ignored.items()]
+        if audit.unexpected:
+            lines.append(f"unexpected, loading refuses: {some(audit.unexpected)}")
+        lines.append(f"config: {json.dumps(self.config.to_dict()) if self.has_config else 'none beside it'}")
+        if self.vocab_path is not None:
+            lines.append(f"vocabulary: {self.vocab_path}, {len(_entries(self.vocab_path))} entries")
+        return "\n".join(lines)
 
     def require_encoder(self) -> None:
         """Raises ``UserError`` ("0 of 46 ...") if not one tensor of an encoder was recognised."""

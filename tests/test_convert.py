@@ -376,6 +376,29 @@ def test_tool(tiny, tmp_path):
     assert wrong.returncode == 2 and "takes SRC DST" in wrong.stderr
 
 
+def test_describe(tiny, tmp_path):
+    done = call("describe", tiny)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "46 tensors" in done.stdout and "encoder 32, pooler 2, cls/predictions 5, cls/seq_relationship 2" in done.stdout
+    )
+    assert "skipped: 1 optimizer (global_step)" in done.stdout and '"num_hidden_layers": 2' in done.stdout
+    row = next(line for line in done.stdout.splitlines() if line.startswith("encoder/layer_1/output/dense/kernel"))
+    assert row.split()[1:] == ["64x32", "float32", "bert/encoder/layer_1/output/dense/kernel"]
+    (tmp_path / "x").mkdir()
+    bundles.write(tmp_path / "x" / "m.ckpt", {"q/bert/pooler/dense/bias": ((2,), lambda: np.ones(2, "f"))})
+    done = call("describe", tmp_path / "x" / "m.ckpt")
+    assert done.returncode == 0 and "unexpected, loading refuses: q/bert/pooler/dense/bias" in done.stdout
+    assert "pooler/dense/bias" in call("describe", tmp_path / "x", "--scope=q/").stdout.split("tensors")[0]
+
+
+def test_the_tool_offers_the_formats_that_there_are():
+    from keras_bert_lab.tools import _flags, convert
+
+    assert tuple(convert.WRITTEN) == checkpoint.TARGETS
+    assert tuple(_flags.FLAGS["from"].parser.enum_values) == names.FORMATS
+
+
 def test_convert_is_what_the_package_offers():
     import keras_bert_lab
 

@@ -17,6 +17,13 @@ flags.DEFINE_string("task", None, "The directory of a saved task.")
 flags.DEFINE_string("data", None, "A file of the formats that the task's head reads.")
 flags.DEFINE_string("output", None, "Where the result goes; the tool's description says in which form.")
 flags.DEFINE_bool("overwrite", False, "Replace what is at the destination.")
+flags.DEFINE_enum(
+    "from",
+    None,
+    ["bert", "huggingface", "model_garden", "keras_nlp", "keras_bert_lab"],
+    "The checkpoint's format; recognised from its files when not given.",
+)
+flags.DEFINE_string("scope", None, "What stands before BERT's names in the checkpoint, such as query_tower/.")
 flags.disclaim_key_flags()  # from here on, a flag belongs to the tool that asks for it
 
 

@@ -11,18 +11,15 @@ from __future__ import annotations
 import sys
 
 from absl import flags
+
 from keras_bert_lab.tools import _flags
 
-from keras_bert_lab.names import FORMATS
-
 FLAGS = flags.FLAGS
-WRITTEN = [name for name in FORMATS if name != "model_garden"]
+WRITTEN = ["bert", "huggingface", "keras_nlp", "keras_bert_lab"]
 flags.DEFINE_enum("to", "keras_bert_lab", WRITTEN, "The format to write.")
-flags.DEFINE_enum("from", None, list(FORMATS), "The format to read; recognised from the files when not given.")
-flags.DEFINE_string("scope", None, "What stands before BERT's names in the file, such as query_tower/.")
 flags.DEFINE_list("ignore", [], "Patterns of names in the file to leave behind, such as 'my_head/*'.")
 flags.DEFINE_bool("verify", False, "Prove that both sides are the same network; figures in DST/parity.json.")
-_flags.adopt("overwrite")
+_flags.adopt("from", "scope", "overwrite")
 
 
 def main(argv: list[str]) -> None:
