@@ -211,7 +211,7 @@ class Classification(TableHead):
         if self.bilstm:
             # [CLS] always counts: a filler row without any piece must not stop the kernels that need one
             mask = ops.concatenate([ops.ones_like(mask[:, :1]), mask[:, 1:]], axis=1)
-            lstm = keras.layers.LSTM(self.bilstm, return_sequences=True)
+            lstm = keras.layers.LSTM(self.bilstm, return_sequences=True, name="lstm")
             sequence = keras.layers.Bidirectional(lstm, name="bilstm")(sequence, mask=mask)
             if self.pooling == "cls":
                 return sequence[:, 0]

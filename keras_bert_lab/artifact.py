@@ -102,7 +102,7 @@ def load(path, *, precision: str | None = None) -> Task:
     config = BertConfig.from_dict(record["config"], "keras_bert_lab")
     task = Task(saved["name"], head, config, Text(tokenizer, **settings), precision=precision or record["precision"],
                 source=checkpoint.open_checkpoint(path, "keras_bert_lab"))
-    task.provenance, task.scores = record["provenance"], record["scores"]
+    task.provenance, task.scores, task.whole = record["provenance"], record["scores"], True
     task.model  # noqa: B018  every tensor is read and audited now, not at the first question
     return task
 

@@ -132,6 +132,7 @@ class Task:
                  source: checkpoint.Source | None = None, fresh_head: bool = False) -> None:
         self.name, self.head, self.config, self.text, self.precision = name, head, config, text, precision
         self.source, self.fresh_head = source, fresh_head
+        self.whole = False  # set for a saved task: then the head's weights must be in the source as well
         self.audit: checkpoint.Audit | None = None
         self.provenance: dict[str, Any] = {} if source is None else {"base_checkpoint": source.fingerprint()}
         self.scores: dict[str, Any] = {}
@@ -179,7 +180,8 @@ class Task:
         model = build(self.config, self.name, self.head, self.precision)
         if self.source is not None:
             own = [v.path for v in model.variables if not v.path.startswith(("embeddings/", "encoder/", "pooler/"))]
-            self.audit = checkpoint.load(model, self.source, fresh=own, fresh_head=self.fresh_head)
+            fresh = () if self.whole else own
+            self.audit = checkpoint.load(model, self.source, fresh=fresh, fresh_head=self.fresh_head)
         return model
 
     @functools.cached_property

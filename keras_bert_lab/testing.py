@@ -376,7 +376,12 @@ class _Check:
             for given in (inputs, nothing):
                 for name, value in which(given, training=False).items():
                     _require(np.isfinite(value).all(), "logits are finite, even of a row without a piece", name)
-        paths = [v.path for v in model.variables]
+        paths, later = ([v.path for v in m.variables if "float" in v.dtype] for m in (model, half))
+        _require(
+            paths == later,
+            "variables have the same paths in every model (name your layers, inner ones too)",
+            f"{[pair for pair in zip(paths, later, strict=False) if pair[0] != pair[1]][:3]}",
+        )
         twice = {p for p in paths if paths.count(p) > 1}
         _require(not twice, "every variable has a path of its own", f"{twice}")
         self.per_piece = {name: len(t.shape) > 1 and t.shape[1] is None for name, t in model.output.items()}

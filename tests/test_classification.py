@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from safetensors.numpy import load_file, save_file
 
 from keras_bert_lab import UserError, load, load_head
 from keras_bert_lab.encoder import encode
@@ -90,6 +91,21 @@ def test_a_saved_task_scores_the_same_on_shuffled_rows(tmp_path):
     assert len(again.predict(odd)) == 3
     with pytest.raises(UserError, match=r"unknown label 'zzz'.*odd\.tsv:2.*the text is empty.*odd\.tsv:3.*odd\.tsv:4"):
         again.evaluate(odd)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+def test_a_saved_bilstm_comes_back_and_a_lost_tensor_is_noticed(tmp_path):
+    task = tiny_task(directory=tmp_path / "tiny", labels=["a", "b"], bilstm=4, pooling="attention")
+    texts = ["good film", "never again", ""]
+    want = [answer["probability"] for answer in task.predict(texts)]
+    task.save(tmp_path / "task")
+    assert [answer["probability"] for answer in load(tmp_path / "task").predict(texts)] == pytest.approx(want, abs=1e-6)
+    file = tmp_path / "task" / "weights.safetensors"
+    tensors = load_file(file)
+    lost = next(name for name in tensors if name.startswith("bilstm/"))
+    save_file({name: value for name, value in tensors.items() if name != lost}, file)
+    with pytest.raises(UserError, match=lost):
+        load(tmp_path / "task")
 
 
 def test_unseen_and_missing_labels(tmp_path):

@@ -83,6 +83,10 @@ def sees_padding(self, encoded):
     return {"logits": outputs["logits"] + keras.ops.mean(encoded.sequence, axis=1)[:, :1]}
 
 
+def unnamed(self, encoded):
+    return {"logits": keras.layers.Dense(3, dtype="float32")(encoded.pooled)}
+
+
 def sees_gold(self, examples, windows, logits):
     answers = Classification.decode(self, examples, windows, logits)
     return [
@@ -114,7 +118,8 @@ def of_numpy(self, examples, windows, logits):
         ({"decode": sees_gold}, "answers do not depend on gold"),
         ({"decode": of_numpy}, "answers are JSON"),
         ({"outputs": sees_padding}, "padding changes no logits"),
-        ({"features": wrong_weights}, "the target -100 has weight 0"),
+        ({"outputs": unnamed}, "same paths in every model"),
+    ({"features": wrong_weights}, "the target -100 has weight 0"),
         ({"target": flat_target}, "gradient of target is not 0"),
         ({"answers": other_graph}, "equals decode"),
         ({"score": lambda self, examples, answers: {"accuracy": float("nan")}}, "scores are finite"),
