@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import filecmp
 import json
 import os
 import subprocess
@@ -21,6 +23,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from . import checkpoint
 from .errors import UserError
 from .files import check_destination, new_directory
 from .task import Task
@@ -80,16 +83,17 @@ def export(task: Task, path, format: str = "saved_model", *, texts: Sequence | N
 
 
 class _Served(tf.Module):
-    """What the SavedModel holds: the model's variables, each once, and the tables of the tokenizer."""
+    """What a SavedModel holds: the model's variables, each once. (The tokenizer's tables are constants.)"""
 
-    def __init__(self, task: Task, with_text: bool) -> None:
+    def __init__(self, task: Task) -> None:
         super().__init__()
-        self.weights = [v.value for v in task.model.variables if not v.path.startswith("seed_generator")]
-        self.graph = task.text.graph if with_text else None
+        self.weights = [v.value for v in checkpoint.variables(task.model)]
 
 
 def write_saved_model(task: Task, with_text: Path, with_ids: Path) -> None:
     """Writes both SavedModels; on disk they share the bytes of the weights where the file system can."""
+    from .graph_text import GraphTokenizer
+
     head, text = task.head, task.text
 
     @tf.function(input_signature=task.forward.input_signature)
@@ -100,16 +104,24 @@ def write_saved_model(task: Task, with_text: Path, with_ids: Path) -> None:
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name=name) for name in names])
     def serving_default(*texts):
+        # Made inside the trace, its tables are constants of this graph, not objects that the checkpoint must know:
+        # then both SavedModels have the same variables file.
+        graph = GraphTokenizer(text.tokenizer)
+
         def run(first, second=None):
-            packed, _ = text.graph.pack(first, second, max_length=text.max_length, truncation=text.truncation)
+            packed, _ = graph.pack(first, second, max_length=text.max_length, truncation=text.truncation)
             return task.model(packed, training=False), packed
 
         return head.serve(dict(zip(names, texts, strict=True)), run)
 
-    ids_module = _Served(task, with_text=False)
-    tf.saved_model.save(ids_module, str(with_ids), signatures={"serving_default": ids, "ids": ids})
-    module = _Served(task, with_text=True)
-    tf.saved_model.save(module, str(with_text), signatures={"serving_default": serving_default, "ids": ids})
+    tf.saved_model.save(_Served(task), str(with_ids), signatures={"serving_default": ids, "ids": ids})
+    tf.saved_model.save(_Served(task), str(with_text), signatures={"serving_default": serving_default, "ids": ids})
+    for file in (with_ids / "variables").iterdir():
+        twin = with_text / "variables" / file.name
+        if filecmp.cmp(file, twin, shallow=False):
+            with contextlib.suppress(OSError):  # a file system without hard links keeps two copies
+                os.link(file, f"{twin}.link")
+                os.replace(f"{twin}.link", twin)
 
 
 def _checked(task: Task, x: dict) -> dict:
@@ -128,12 +140,13 @@ def _checked(task: Task, x: dict) -> dict:
 
 
 def text_ops(saved_model: Path) -> list[str]:
-    """The custom text ops that a SavedModel needs at serving time, sorted."""
+    """The ops of a SavedModel that TensorFlow alone does not have, sorted: what a server must register."""
     from tensorflow.core.protobuf import saved_model_pb2
 
     proto = saved_model_pb2.SavedModel.FromString((saved_model / "saved_model.pb").read_bytes())
-    nodes = (n for g in proto.meta_graphs for f in g.graph_def.library.function for n in f.node_def)
-    return sorted({n.op for n in nodes if ">" in n.op})
+    graphs = [meta.graph_def for meta in proto.meta_graphs]
+    nodes = [n for g in graphs for f in (g, *g.library.function) for n in (f.node if f is g else f.node_def)]
+    return sorted({n.op for n in nodes if not n.op.startswith("_") and not hasattr(tf.raw_ops, n.op)})
 
 
 # -- proving -----------------------------------------------------------------------------------------------------
@@ -180,7 +193,7 @@ for batch, feed in enumerate(columns["feeds"][signature]):
     for name, value in call(**given).items():
         answers[f"{batch}:{name}"] = value.numpy()
 loaded = [m for m in ("keras_bert_lab", "keras_nlp", "tensorflow_text") if m in sys.modules]
-strings = {k: [x.decode() for x in v.ravel()] for k, v in answers.items() if v.dtype == object}
+strings = {k: [v.shape, [x.decode() for x in v.ravel()]] for k, v in answers.items() if v.dtype == object}
 np.savez(out, **{k: v for k, v in answers.items() if v.dtype != object})
 print(json.dumps({"loaded": loaded, "strings": strings}))
 """
@@ -245,9 +258,9 @@ def _ask(job: dict, signature: str) -> list[dict[str, np.ndarray]]:
             for key in numbers.files:
                 batch, name = key.split(":", 1)
                 answers[int(batch)][name] = numbers[key]
-        for key, values in said["strings"].items():
+        for key, (shape, values) in said["strings"].items():
             batch, name = key.split(":", 1)
-            answers[int(batch)][name] = np.array([v.encode() for v in values], object)
+            answers[int(batch)][name] = np.array([v.encode() for v in values], object).reshape(shape)
         return answers
 
 

@@ -4,12 +4,12 @@ import json
 import shutil
 import subprocess
 import sys
+import warnings
 
-import keras
 import numpy as np
 import pytest
 
-from keras_bert_lab import Task, UserError, artifact, load
+from keras_bert_lab import Task, UserError, load, load_checkpoint
 from keras_bert_lab.testing import tiny_checkpoint
 
 TEXTS = ["Great food, kind people.", "", "Café Größe 中国", "word " * 200]
@@ -118,13 +118,11 @@ print(json.dumps([[m.predict(x, verbose=0)["logits"].tolist() for m in (one, two
 def test_weights_of_another_architecture_are_refused(task, tmp_path):
     task.model.save_weights(tmp_path / "two.weights.h5")
     wider = Task.from_checkpoint(tiny_checkpoint(tmp_path / "other"), max_length=32, labels=["a", "b", "c"])
-    with pytest.raises(ValueError, match="shape"):
-        wider.model.load_weights(tmp_path / "two.weights.h5")
-    with pytest.raises(Exception, match="2.*3|3.*2"):
-        artifact.checkpoint.load(wider.model, _saved(task, tmp_path))
-    assert isinstance(wider.model, keras.Model)
-
-
-def _saved(task, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras warns of every container that it gave up on, then raises
+        with pytest.raises(ValueError, match=r"shape|could not be loaded"):
+            wider.model.load_weights(tmp_path / "two.weights.h5")
     task.save(tmp_path / "two")
-    return tmp_path / "two"
+    with pytest.raises(UserError, match="2 labels against 3"):
+        load_checkpoint(wider.model, tmp_path / "two")
+

@@ -111,9 +111,9 @@ def test_frozen_encoder_stays_bit_identical(checkpoint, file):
 def test_plain_keras_works(checkpoint, file):
     task = Task.from_checkpoint(checkpoint, max_length=32)
     data = task.dataset(file, batch_size=16, shuffle=True, seed=1)
-    task.model.compile(optimizer=keras.optimizers.Adam(1e-3), loss=task.head.losses())
-    history = task.model.fit(data, epochs=3, verbose=0).history["loss"]
-    assert history[-1] < history[0]
+    task.model.compile(optimizer=keras.optimizers.Adam(3e-3), loss=task.head.losses())
+    history = task.model.fit(data, epochs=10, verbose=0).history["loss"]
+    assert history[-1] < 0.9 * history[0]
 
 
 def test_without_dev_data_a_stratified_part_is_held_out(checkpoint, file):
@@ -127,7 +127,7 @@ def test_without_dev_data_a_stratified_part_is_held_out(checkpoint, file):
     (lambda task: task.predict("superb"), "superb.*no such file.*list"),
     (lambda task: task.predict([3]), "item 1.*int"),
     (lambda task: task.evaluate((["a"], ["good", "bad"])), "1 texts but 2 labels"),
-    (lambda task: task.evaluate([Example("a", gold="ugly", where="here:7")]), "here:7.*ugly"),
+    (lambda task: task.evaluate([Example("a", gold="ugly", where="here:7")]), "ugly.*here:7"),
     (lambda task: task.fit([], verbose=0), "no examples"),
 ])
 def test_bad_input_is_named(trained, call, words):
@@ -140,7 +140,7 @@ def test_bad_requests_are_refused_before_work(checkpoint):
         Task.from_checkpoint(checkpoint, max_length=65)
     with pytest.raises(UserError, match="poling.*pooling"):
         Task.from_checkpoint(checkpoint, poling="mean")
-    with pytest.raises(UserError, match="labels yet"):
+    with pytest.raises(UserError, match="labels are not known yet"):
         Task.from_checkpoint(checkpoint, max_length=32).predict(["a"])
     with pytest.raises(UserError, match="precision"):
         Task.from_checkpoint(checkpoint, max_length=32, labels=["a", "b"], precision="float33").model  # noqa: B018
