@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from .errors import UserError
 from .head import Features
+from .inputs import INPUTS
 from .windows import Windows, spread
 
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 MULTIPLE = 8  # batch lengths are multiples of this
 POOL = 64  # batches that are sorted by length together: the more, the less padding and the less random
 BATCH_TOKENS = 4096  # places of a prediction batch: large enough to keep two cores busy, small enough for the cache
@@ -155,8 +155,9 @@ def describe(features: Features, batch_size: int, max_length: int) -> str:
         return "no rows"
     fixed = 1 - lengths.sum() / (max_length * len(lengths))
     return (
-        f"{len(lengths)} rows of {lengths.min()} to {lengths.max()} tokens (mean {lengths.mean():.1f}) in {len(planned)} "
-        f"batches of {batch_size}; {planned.padding_share:.0%} padding ({fixed:.0%} at a fixed length of {max_length})"
+        f"{len(lengths)} rows of {lengths.min()} to {lengths.max()} tokens (mean {lengths.mean():.1f}) in "
+        f"{len(planned)} batches of {batch_size}; {planned.padding_share:.0%} padding "
+        f"({fixed:.0%} at a fixed length of {max_length})"
     )
 
 

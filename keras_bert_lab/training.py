@@ -14,8 +14,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from .encoder import CheckedModel
 from .errors import UserError
+from .inputs import CheckedModel
 from .optimizer import AdamW, Schedule, dense
 from .recipe import Recipe
 
@@ -295,7 +295,7 @@ class ExactModel(keras.Model):
 class Model(ExactModel, CheckedModel):
     """An ``ExactModel`` around the encoder: it also refuses ids and lengths that the encoder's tables do not cover.
 
-    See ``encoder.CheckedModel`` for what is checked and when.
+    See ``inputs.CheckedModel`` for what is checked and when.
     """
 
 
