@@ -30,7 +30,7 @@ _PUBLIC = {  # name: the module that holds it
     "load_checkpoint": "checkpoint",
     "load_head": "head",
 }
-__all__ = sorted(_PUBLIC)  # noqa: PLE0605
+__all__ = sorted(_PUBLIC)
 __version__ = "0.1.0"
 
 
