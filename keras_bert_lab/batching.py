@@ -179,11 +179,9 @@ def batch(features: Features, rows: np.ndarray, length: int, size: int = 0) -> t
         )
     mask = np.arange(length) < lengths[:, None]
     at = np.where(mask, begins[:, None] + np.arange(length), 0)  # 0: any place that exists; what it gives is not used
-    x = {
-        "input_ids": np.where(mask, windows.input_ids[at], np.int32(windows.pad_id)),
-        "attention_mask": mask.astype(np.int32),
-        "token_type_ids": np.where(mask, windows.token_type_ids[at], np.int32(0)),
-    }
+    ids = np.where(mask, windows.input_ids[at], np.int32(windows.pad_id))
+    types = np.where(mask, windows.token_type_ids[at], np.int32(0))
+    x = dict(zip(INPUTS, (ids, mask.astype(np.int32), types), strict=True))
     y, w = {}, {}
     for name, values in features.y.items():
         weights = features.w.get(name)
