@@ -125,9 +125,7 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     print(f"{cores} cores, {platform.machine()}, Python {platform.python_version()}, ", end="")
     print(", ".join(f"{n} {importlib.metadata.version(n)}" for n in names))
-    print(
-        f"best of {args.rounds} rounds, ways interleaved; tf.data in batches of {args.batch}; text taken {args.repeat} x"
-    )
+    print(f"best of {args.rounds} rounds, interleaved; tf.data in batches of {args.batch}; text taken {args.repeat} x")
     settings = {"lower_case": lower, "batch": args.batch, "count": args.rounds}
     if args.text:
         compare(args.text.name, args.vocab, texts_of(args.text) * args.repeat, **settings)

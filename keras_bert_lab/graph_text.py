@@ -86,9 +86,7 @@ class GraphTokenizer(tf.Module):
             ids_only=tf.function(lambda texts: self._flattened(texts, False), rows, autograph=False),
         )
 
-    def tokenize(
-        self, texts: tf.Tensor, offsets: bool = True
-    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor | None, tf.RaggedTensor | None]:
+    def tokenize(self, texts: tf.Tensor, offsets: bool = True) -> tuple[tf.RaggedTensor, Any, Any]:
         """Ids and character offsets of every text.
 
         Args:
@@ -362,10 +360,10 @@ def _entries(table: CodePoints, lower_case: bool, bracket: bool) -> tuple[np.nda
     entries = np.where(length == 1, code + target, code)
     marks = np.zeros(CODE_POINTS, bool)
     marks[np.repeat(np.arange(CODE_POINTS), length)[table.order[table.flat] > 0]] = True
-    rare = (length > 1) | marks
-    rare[ord(SIGMA)] |= lower_case
-    rare[ord("[")] |= bracket
-    rare = np.flatnonzero(rare)
+    several = (length > 1) | marks
+    several[ord(SIGMA)] |= lower_case
+    several[ord("[")] |= bracket
+    rare = np.flatnonzero(several)
     entries[rare] = RARE + np.arange(len(rare))
     flat = table.flat[spread(table.splits[rare], length[rare])]
     return entries.astype(np.int32), {

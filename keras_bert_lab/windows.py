@@ -71,9 +71,8 @@ class Pieces:
         """All rows of all parts, in order."""
         parts = list(parts)
         lengths = np.concatenate([np.zeros(0, np.int64)] + [p.lengths for p in parts])
-        return Pieces(
-            *(_join([getattr(p, k) for p in parts]) for k in ("ids", "starts", "ends")), _splits(lengths)
-        )
+        ids, starts, ends = (_join([getattr(p, k) for p in parts]) for k in ("ids", "starts", "ends"))
+        return Pieces(ids, starts, ends, _splits(lengths))
 
 
 @dataclass(frozen=True)
@@ -112,8 +111,8 @@ class Windows:
         rows = np.asarray(rows, np.int64)
         lengths = self.lengths[rows]
         at = spread(self.splits[:-1][rows], lengths)
-        flat = (getattr(self, k)[at] for k in ("input_ids", "token_type_ids", "starts", "ends"))
-        return Windows(*flat, _splits(lengths), self.example[rows], self.dropped[rows], self.pad_id)
+        ids, types, starts, ends = self.input_ids[at], self.token_type_ids[at], self.starts[at], self.ends[at]
+        return Windows(ids, types, starts, ends, _splits(lengths), self.example[rows], self.dropped[rows], self.pad_id)
 
     def pad(
         self, rows: Sequence[int] | np.ndarray | None = None, length: int | None = None, multiple: int = 1
@@ -137,9 +136,7 @@ class Windows:
         length = longest if length is None else length
         if longest > length:
             where = rows[int(lengths.argmax())]
-            raise UserError(
-                f"row {where}", f"has {longest} pieces, padded to {length}", "truncate it or pad to more"
-            )
+            raise UserError(f"row {where}", f"has {longest} pieces, padded to {length}", "truncate it or pad to more")
         length = -(-length // multiple) * multiple
         mask = np.arange(length) < lengths[:, None]
         at = spread(self.splits[:-1][rows], lengths)
@@ -228,9 +225,7 @@ def room_for(max_length: int, *, pair: bool, truncation: str) -> int:
         raise UserError(f"truncation={truncation!r}", "unknown", "use one of " + ", ".join(TRUNCATIONS))
     room = max_length - (3 if pair else 2)
     if room < 1:
-        raise UserError(
-            f"max_length={max_length}", "leaves no room for text between [CLS] and [SEP]", "raise it"
-        )
+        raise UserError(f"max_length={max_length}", "leaves no room for text between [CLS] and [SEP]", "raise it")
     return room
 
 

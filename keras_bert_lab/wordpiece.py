@@ -193,7 +193,8 @@ class _Memory(dict):
                 self._flat[k] = _grown(self._flat[k], size)
                 self._flat[k][used:size] = [v for row in new for v in row[k]]
             self._done = rows
-            return Pieces(*(a[:size] for a in self._flat), self._splits[: rows + 1])
+            ids, starts, ends = (a[:size] for a in self._flat)
+            return Pieces(ids, starts, ends, self._splits[: rows + 1])
 
 
 def _grown(array: np.ndarray, size: int) -> np.ndarray:
@@ -413,7 +414,7 @@ class Tokenizer:
         """What spells the text, up to blanks at its end."""
         if self._find_special is None or "[" not in text:
             return self._find(text)
-        stretches = []
+        stretches: list[str] = []
         for i, part in enumerate(self._find_special.split(text)):
             found = [part] if i % 2 else self._find(part)
             stretches += found
