@@ -633,3 +633,19 @@ def test_public_names():
     import keras_bert_lab
 
     assert keras_bert_lab.load_checkpoint is checkpoint.load and keras_bert_lab.convert is checkpoint.convert
+
+
+def test_the_page_in_docs_runs_as_printed(tmp_path, monkeypatch):
+    import re
+    from pathlib import Path
+
+    from keras_bert_lab.testing import tiny_checkpoint
+
+    page = Path(__file__).resolve().parent.parent / "docs" / "checkpoints.md"
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL))
+    monkeypatch.chdir(tmp_path)
+    tiny_checkpoint("uncased_L-12_H-768_A-12")
+    session: dict = {}
+    exec(compile(code, str(page), "exec"), session)
+    assert session["audit"].counts in code
+    assert (tmp_path / "bert-hf" / "parity.json").is_file()
