@@ -147,6 +147,12 @@ _LAYER_MARKS = {  # pieces of names that tell that layer i is in the file
 _SPELLINGS = (
     ("huggingface", ".LayerNorm.weight", ".LayerNorm.gamma"),
     ("huggingface", ".LayerNorm.bias", ".LayerNorm.beta"),
+    # the checkpoints of 2020 ("v3") that the Model Garden published: an older block, the pooler under the NSP head
+    ("model_garden", "/_attention_layer/_output_dense/kernel", "/_attention_output_dense/kernel"),
+    ("model_garden", "/_attention_layer/_output_dense/bias", "/_attention_output_dense/bias"),
+    ("model_garden", _LWW + "{p}/kernel", "next_sentence..pooler_dense/kernel"),
+    ("model_garden", _LWW + "{p}/bias", "next_sentence..pooler_dense/bias"),
+    ("model_garden", "masked_lm/bias", "masked_lm/output_bias.Sbias"),
     ("huggingface_h5", "/word_embeddings/weight", "/word_embeddings/embeddings"),
     ("huggingface_h5", "/word_embeddings/weight", "/word_embeddings"),
     ("huggingface_h5", "/position_embeddings/embeddings", "/position_embeddings/weight"),
@@ -387,22 +393,17 @@ def ignorable(key: str, shape: tuple[int, ...], dtype: str) -> str | None:
 def column_names(column: str, layers: int) -> dict[str, str]:
     """Every spelling that the column accepts -> our name; without scopes and suffixes."""
     out: dict[str, str] = {}
+    endings = [(end, other) for of, end, other in _SPELLINGS if of == column]
     for row, at in rows(layers):
-        if template := getattr(row, column):
-            name, ours = template.format(**at), row.ours.format(**at)
-            others = [_in_memory(template, row).format(**at)] if column == "keras_nlp" else []
-            for spelling in (
-                name,
-                *others,
-                *(
-                    name.removesuffix(end) + other
-                    for col, end, other in _SPELLINGS
-                    if col == column and name.endswith(end)
-                ),
-            ):
-                out[spelling] = ours
-                if (root := _ROOT[column]) and spelling.startswith(root):
-                    out[spelling.removeprefix(root)] = ours  # the bare encoder, without its model's root
+        if (template := getattr(row, column)) is None:
+            continue
+        spellings = [template] + ([_in_memory(template, row)] if column == "keras_nlp" else [])
+        spellings += [template.removesuffix(end) + other for end, other in endings if template.endswith(end)]
+        for spelling in spellings:
+            name = spelling.format(**at)
+            out[name] = row.ours.format(**at)
+            if (root := _ROOT[column]) and name.startswith(root):
+                out[name.removeprefix(root)] = out[name]  # the bare encoder, without its model's root
     return out
 
 
@@ -429,12 +430,13 @@ def resolve(column: str, keys: Mapping[str, tuple[tuple[int, ...], str]], scope:
     best = max(scopes, key=lambda s: hits[s])  # the first of equals
 
     found = Found(column, scope=best, layers=layers)
+    bound = ("embeddings/", "encoder/") if column == "model_garden" else ("embeddings/", "encoder/", "pooler/")
     for key, (shape, dtype) in keys.items():
         name = bare[key]
         inside = name.startswith(best)
         inner = name[len(best) :] if inside else name
         ours = known.get(inner)
-        if not inside and ours is not None and ours.startswith(("embeddings/", "encoder/", "pooler/")):
+        if not inside and ours is not None and ours.startswith(bound):
             ours = None  # a head may stand outside the encoder's scope; another encoder is another model
         if ours is not None and ours in found.names:
             found.copies.setdefault(ours, []).append(key)

@@ -109,6 +109,20 @@ def test_a_copy_stands_in_where_only_the_decoders_name_was_kept():
     assert both.copies == {"cls/predictions/output_bias": ["cls.predictions.decoder.bias"]}
 
 
+def test_the_model_gardens_published_checkpoints():
+    """The names of 2020, as the Model Garden's uncased checkpoints have them."""
+    end, block = "/.ATTRIBUTES/VARIABLE_VALUE", "encoder/layer_with_weights-5"
+    keys = {
+        "encoder/layer_1/attention/output/dense/kernel": f"{block}/_attention_output_dense/kernel{end}",
+        "encoder/layer_1/attention/self/key/bias": f"{block}/_attention_layer/_key_dense/bias{end}",
+        "encoder/layer_0/attention/self/key/bias": f"{block[:-1]}4/_attention_layer/_key_dense/bias{end}",
+        "pooler/dense/kernel": f"next_sentence..pooler_dense/kernel{end}",
+        "cls/predictions/output_bias": f"masked_lm/output_bias.Sbias{end}",
+    }
+    found = resolve("model_garden", [*keys.values(), f"save_counter{end}"])
+    assert found.names == keys and found.ignored == {"optimizer": [f"save_counter{end}"]}
+
+
 # --------------------------------------------------------------------------------------------- what is no weight
 
 
