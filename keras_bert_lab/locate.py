@@ -214,26 +214,28 @@ def _vocab(folder: Path) -> Path | None:
 
 def _file(path: Path) -> Place:
     folder, name = path.parent, path.name
-    beside = {
-        "config_path": folder / "config.json" if (folder / "config.json").is_file() else None,
-        "vocab_path": _vocab(folder),
-    }
+
+    def place(reader: Any, column: str) -> Place:
+        config = folder / "config.json"
+        there = config if config.is_file() else None
+        return Place(str(path), reader, column, config_path=there, vocab_path=_vocab(folder))
+
     if name.endswith(".safetensors"):
         if name == "weights.safetensors" and (folder / "artifact.json").is_file():
             return _ours(folder, ())
-        return Place(str(path), readers.SafetensorsFile([path]), "huggingface", **beside)
+        return place(readers.SafetensorsFile([path]), "huggingface")
     if name.endswith(".index.json"):
         files = readers.shards(path)
         kind = readers.SafetensorsFile if all(f.suffix == ".safetensors" for f in files) else readers.TorchFiles
-        return Place(str(path), kind(files), "huggingface", **beside)
+        return place(kind(files), "huggingface")
     if name.endswith((".bin", ".pt", ".pth")):
-        return Place(str(path), readers.TorchFiles([path]), "huggingface", **beside)
+        return place(readers.TorchFiles([path]), "huggingface")
     if name.endswith((".h5", ".hdf5")):
         if name == "model.weights.h5" and (folder / "config.json").is_file():
             return _preset(folder, ())
         reader = readers.H5File(path)
         column = "keras_nlp" if any(key.startswith("layers/") for key in reader.entries) else "huggingface_h5"
-        return Place(str(path), reader, column, **beside)
+        return place(reader, column)
     if name.endswith(_ARCHIVES):
         raise UserError(path, "is packed", "unpack it and give the directory")
     raise UserError(

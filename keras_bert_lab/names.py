@@ -197,18 +197,13 @@ _SUFFIX = {"model_garden": "/.ATTRIBUTES/VARIABLE_VALUE"}
 # The last part of a name that marks what an optimizer or a training loop left in the file.
 _SLOTS = ("adam_m", "adam_v", "lamb_m", "lamb_v", "exp_avg", "exp_avg_sq", "accum")
 _OPTIMIZERS = (
-    "Adam",
-    "AdamOptimizer",
-    "AdamWeightDecayOptimizer",
-    "LAMB",
-    "LAMBOptimizer",
-    "RMSProp",
-    "Adadelta",
-    "Ftrl",
+    *("Adam", "AdamOptimizer", "AdamWeightDecayOptimizer", "LAMB", "LAMBOptimizer", "RMSProp", "Adadelta", "Ftrl"),
+    *("Momentum", "Adagrad", "GradientDescent"),
 )
-_OPTIMIZERS += ("Momentum", "Adagrad", "GradientDescent")
-_COUNTERS = ("global_step", "beta1_power", "beta2_power", "loss_scale", "current_loss_scale", "good_steps")
-_COUNTERS += ("learning_rate", "iter", "decay", "save_counter", "training_step", "accum_step")
+_COUNTERS = (
+    *("global_step", "beta1_power", "beta2_power", "loss_scale", "current_loss_scale", "good_steps"),
+    *("learning_rate", "iter", "decay", "save_counter", "training_step", "accum_step"),
+)
 _OPTIMIZER_ENDS = frozenset((*_SLOTS, *_OPTIMIZERS, *(f"{name}_1" for name in _OPTIMIZERS), *_COUNTERS))
 _OPTIMIZER_PARTS = frozenset(("optimizer", ".OPTIMIZER_SLOT", "optimizer_state"))
 _TIED = {  # copies of one logical parameter that other programs store twice: the reader compares them with the original

@@ -70,6 +70,8 @@ class _Known:
     """What stands for a global in the pickle. Immutable, so that no BUILD opcode can change what it does."""
 
     __slots__ = ("_call", "name")
+    _call: Any
+    name: str
 
     def __init__(self, name: str, call):
         object.__setattr__(self, "name", name)

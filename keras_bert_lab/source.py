@@ -125,7 +125,7 @@ class Source:
         self.names = sorted(self.found.names, key=lambda n: (order.get(n, len(order)), n))
         self._config = self._read_config(place)
         if self._config is not None and any(name.startswith(ENCODER) for name in self.names):
-            self._check_config()
+            self._check_config(self._config)
 
     def __repr__(self) -> str:
         return f"<{self.describe()}>"
@@ -269,15 +269,14 @@ class Source:
             return place.config
         if place.config_path is None:
             return None
-        if self.format == "keras_bert_lab":
+        if self.record is not None:
             return BertConfig.from_dict(self.record["config"], "keras_bert_lab")
         kind = None if self.format == "bert" and place.config_path.name != "bert_config.json" else self.format
         if self.format == "model_garden" and "num_hidden_layers" in place.config_path.read_text("utf-8"):
             kind = None  # its converters keep the original's file beside the checkpoint
         return BertConfig.from_file(place.config_path, kind)
 
-    def _check_config(self) -> None:
-        config = self._config
+    def _check_config(self, config: BertConfig) -> None:
         facts = [("num_hidden_layers", config.num_hidden_layers, self.found.layers, "layers")]
         for name, axis, key in (
             ("embeddings/word_embeddings", 1, "hidden_size"),
@@ -294,7 +293,7 @@ class Source:
                     f"its config says {key} {said}, its tensors {there} ({where})",
                     "config and weights belong to different models",
                 )
-        self._check_head_size()
+        self._check_head_size(config.num_attention_heads)
         if "embeddings/word_embeddings" not in self.found.names:
             return
         rows = self.shape("embeddings/word_embeddings")[0]
@@ -313,18 +312,16 @@ class Source:
         if self.vocab_path is not None:
             check_vocabulary(self, len(_entries(self.vocab_path)))
 
-    def _check_head_size(self) -> None:
+    def _check_head_size(self, heads: int) -> None:
         # only the formats that keep heads as an axis can contradict the number of heads
-        key = self.found.names.get("encoder/layer_0/attention/self/query/bias")
-        shape = self.reader.entries[key][0] if key else ()
-        if (
-            names.layout(self.column, "encoder/layer_0/attention/self/query/bias") == "heads_in"
-            and len(shape) == 2
-            and shape[0] != self._config.num_attention_heads
-        ):
+        bias = "encoder/layer_0/attention/self/query/bias"
+        if names.layout(self.column, bias) != "heads_in" or bias not in self.found.names:
+            return
+        there = (*self.reader.entries[self.found.names[bias]][0], 0)[0]
+        if there != heads:
             raise UserError(
                 self.describe(),
-                f"its config says num_attention_heads {self._config.num_attention_heads}, its tensors {shape[0]}",
+                f"its config says num_attention_heads {heads}, its tensors {there}",
                 "config and weights belong to different models",
             )
 

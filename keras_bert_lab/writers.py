@@ -6,6 +6,7 @@ should know. Floor 3.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import struct
@@ -21,6 +22,7 @@ from .errors import UserError
 from .source import ENCODER, Source
 
 Tick = Callable[[int, int, str], None]
+Stream = dict[str, tuple[tuple[int, ...], Callable[[], np.ndarray]]]
 # Keys that speak of Hugging Face's files, not of the network; they do not go back into an original config.
 _HUGGING_ONLY = ("architectures", "dtype", "torch_dtype", "transformers_version")
 _SAFE = {
@@ -67,22 +69,20 @@ def _means_something_else(source: Source, name: str) -> bool:
     return options.get("pooling", "cls") != "cls" or bool(options.get("bilstm"))
 
 
-def _stream(
-    source: Source, written: list[str], column: str
-) -> dict[str, tuple[tuple[int, ...], Callable[[], np.ndarray]]]:
+def _stream(source: Source, written: list[str], column: str) -> Stream:
     """The target's name -> (shape, a function that reads the tensor in the target's layout)."""
     heads = source.config.num_attention_heads
     theirs = names.foreign_names(column, source.config.num_hidden_layers) if column != "keras_bert_lab" else {}
-    out = {}
+    out: Stream = {}
     for name in written:
         how = names.layout(column, name)
-
-        def read(name=name, how=how):
-            return names.from_ours(source.read(name), how, heads)
-
         shape = names.from_ours(np.broadcast_to(np.float32(0), source.shape(name)), how, heads).shape
-        out[theirs.get(name, name)] = shape, read
+        out[theirs.get(name, name)] = shape, functools.partial(_read_as, source, name, how, heads)
     return out
+
+
+def _read_as(source: Source, name: str, how: str, heads: int) -> np.ndarray:
+    return names.from_ours(source.read(name), how, heads)
 
 
 def write_safetensors(
@@ -126,14 +126,14 @@ def write_safetensors(
 
 def _text_files(source: Source, folder: Path, vocab: str, settings: str | None) -> None:
     """The vocabulary byte for byte, and how to use it in ``tokenizer_config.json``."""
-    if source.vocab_path is None:
+    tokenizer = source.tokenizer()
+    if tokenizer is None:
         return
     place = folder / vocab
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(source.vocab_path.read_bytes())
+    place.write_bytes(tokenizer.vocab_bytes)
     if settings is None:
         return
-    tokenizer = source.tokenizer()
     config: dict[str, Any] = {
         "do_lower_case": tokenizer.lower_case,
         "strip_accents": None if tokenizer.strip_accents == tokenizer.lower_case else tokenizer.strip_accents,
@@ -259,8 +259,7 @@ def write_keras_nlp(source: Source, written: list[str], folder: Path, tick: Tick
         values = json.loads(meta.read_text("utf-8"))
         values["parameter_count"] = total // 4
         _write_json(meta, values)
-    if source.vocab_path is not None:
-        tokenizer = source.tokenizer()
+    if (tokenizer := source.tokenizer()) is not None:
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         keras_nlp.models.BertTokenizer(vocabulary=special, lowercase=tokenizer.lower_case).save_to_preset(str(folder))
         _text_files(source, folder, "assets/tokenizer/vocabulary.txt", None)

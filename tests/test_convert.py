@@ -345,8 +345,15 @@ def test_names_and_shapes_of_the_real_bert_base(tmp_path):
         return total.hexdigest()
 
     at, want = folder, digest(folder)
+    size = (folder / "bert_model.ckpt.data-00000-of-00001").stat().st_size
+    # VmHWM is the peak of this program alone; ru_maxrss would count the parent that it was forked from
+    code = "import sys; from keras_bert_lab import convert; print(convert(*sys.argv[1:]).counts); "
+    code += "print(next(int(l.split()[1]) * 1024 for l in open('/proc/self/status') if l.startswith('VmHWM')))"
     for step, to in enumerate(("keras_bert_lab", "huggingface", "keras_bert_lab", "bert")):
-        assert convert(at, tmp_path / str(step), to).counts == "206 used"
+        command = [sys.executable, "-c", code, str(at), str(tmp_path / str(step)), to]
+        counts, peak = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        print(f"{at.name} -> {to}: peak memory {int(peak) / size:.2f} x the file, Python included")
+        assert counts == "206 used" and int(peak) <= 1.5 * size
         shutil.rmtree(at)
         at = tmp_path / str(step)
     assert digest(at) == want
