@@ -8,7 +8,7 @@ for all of them; a figure is the median of the ratios "other's time / ours" over
 the first line is what one large product reaches in the same run. The training step is loss, backward pass and all
 gradients, dropout 0.1, without an optimizer. keras-nlp is `BertBackbone`; torch is `BertModel` of transformers, run by
 `--torch`, a Python that has both, in a process of its own that waits while others run. A peer that is not installed
-leaves its column empty. `--one_thread` counts processor time of one thread each instead: fit for a busy machine, on which
+leaves its column empty. `--one_thread` counts processor time of one thread each instead: fit for a busy machine, where
 threads that wait for each other (torch's above all) lose far more than their share.
 """
 
