@@ -192,7 +192,8 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
 
     Example:
         >>> rate = Schedule(5e-5, steps=100, warmup=0.1)
-        >>> [float(rate(i)) for i in (0, 10, 100)]  # about 4.5e-6, 5e-5, 0.0
+        >>> [f"{float(rate(i)):.2g}" for i in (0, 10, 100)]
+        ['4.5e-06', '5e-05', '0']
     """
 
     def __init__(self, peak: float, steps: int, warmup: float = 0.1, kind: str = "linear") -> None:
