@@ -205,6 +205,8 @@ class H5File:
 
         def visit(name, item):
             if isinstance(item, h5py.Dataset):
+                if item.external or item.is_virtual:  # its numbers would come from any other file on this machine
+                    raise UserError(f"{path}: {name}", "keeps its numbers in another file", "save it in one file")
                 self.entries[name] = tuple(item.shape), item.dtype.name
 
         self._file.visititems(visit)

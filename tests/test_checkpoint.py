@@ -512,6 +512,18 @@ def test_an_untied_decoder_is_no_bert(tmp_path, config, tensors):
     load(encoder(config), tmp_path)  # where nobody decodes, it does not matter
 
 
+def test_hdf5_that_points_elsewhere(tmp_path):
+    import h5py
+
+    (tmp_path / "secret").write_bytes(b"0123456789abcdef")
+    with h5py.File(tmp_path / "tf_model.h5", "w") as file:
+        file.create_dataset(
+            "bert/tf_bert_model/bert/pooler/dense/bias:0", (4,), "f4", external=[(str(tmp_path / "secret"), 0, 16)]
+        )
+    with pytest.raises(UserError, match="keeps its numbers in another file"):
+        open_checkpoint(tmp_path / "tf_model.h5")
+
+
 # ------------------------------------------------------------------------------ O10 and other contradictions
 
 
