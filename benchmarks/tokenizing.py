@@ -1,20 +1,17 @@
 """Sentences a second of four BERT tokenizers on the same text, in one run, and how many rows each gets other than ours.
 
-    python benchmarks/tokenize.py
-    python benchmarks/tokenize.py --text=reviews.tsv --vocab=vocab.txt
+    python benchmarks/tokenizing.py
+    python benchmarks/tokenizing.py --text=reviews.tsv --vocab=vocab.txt
 
 Without --text: the SST-2 training sentences and, with the Chinese vocabulary, encyclopedia paragraphs from the folder
 ../shared beside the repository where it is laid, else a small built-in text. Needs the package `tokenizers`.
 """
 
-import sys
-
-sys.path.pop(0)  # this folder: its tokenize.py would stand before the standard library's
-
 import argparse
 import importlib.metadata
 import os
 import platform
+import sys
 import time
 from pathlib import Path
 
