@@ -1,4 +1,4 @@
-"""What is installed: the wheel's contents, the entry points, the public names, and a command line that answers at once."""
+"""What is installed: the wheel's contents, entry points, public names, and a command line that answers at once."""
 
 import ast
 import configparser
