@@ -10,6 +10,7 @@ Numbers are read one tensor at a time: neither loading nor converting holds a se
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import json
 import warnings
@@ -184,6 +185,8 @@ def convert(
     check_destination(dst, overwrite, "overwrite=True (--overwrite)")
     source = open_checkpoint(src, from_, scope)
     source.require_encoder()
+    if any(Path(dst).resolve() in file.resolve().parents for file in source.reader.files):
+        raise UserError(str(dst), "holds the checkpoint that is read, which overwriting would delete", "choose another")
     config, audit = source.config, source.audit()
     _set_aside(audit, tuple(ignore))
     _check_complete(source, audit)
@@ -244,6 +247,7 @@ def _certify(source: Source, to: str, folder: Path, written: list[str]) -> dict[
     for name, batch in batches.items():
         first[name] = network(batch)
     del network
+    gc.collect()  # a Keras model refers to itself in circles
     network = _backbone(folder) if to == "keras_nlp" else _network(copy, written)
     for name, batch in batches.items():
         for output, there in network(batch).items():

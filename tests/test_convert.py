@@ -218,6 +218,9 @@ def test_nothing_is_written_over(tiny, tmp_path):
         convert(tiny, out, "huggingface")
     assert (out / "thesis.txt").read_text() == "mine"
     convert(tiny, out, "huggingface", overwrite=True)
+    for there in (out, tmp_path):
+        with pytest.raises(UserError, match="holds the checkpoint that is read"):
+            convert(out, there, "bert", overwrite=True)
     assert sorted(p.name for p in out.iterdir()) == [
         "config.json",
         "model.safetensors",
