@@ -113,8 +113,9 @@ class ExactModel(keras.Model):
         object.__setattr__(self, "_loss_tracker", _Loss(self.output_names, name="loss"))
 
     def get_compile_config(self) -> dict:
-        """What ``compile_from_config`` needs; written into ``.keras`` files."""
-        return {**super().get_compile_config(), "accumulate": self._accumulate}
+        """What ``compile_from_config`` needs; written into ``.keras`` files. {} of a model that is not compiled."""
+        config = super().get_compile_config()
+        return {**config, "accumulate": self._accumulate} if config else {}
 
     def compile_from_config(self, config: dict) -> None:
         """Compiles as the saved model was, with an optimizer ready for its saved state."""

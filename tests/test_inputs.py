@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_bert_lab.config import BertConfig
 from keras_bert_lab.encoder import encoder
 from keras_bert_lab.errors import UserError
-from keras_bert_lab.inputs import check_inputs
+from keras_bert_lab.inputs import CheckedModel, check_inputs
 
 CONFIG = BertConfig(
     vocab_size=40,
@@ -148,3 +148,23 @@ def test_unknown_and_missing_names(models):
         models[False]({**GOOD, "segment_ids": GOOD["token_type_ids"]})
     with pytest.raises(UserError, match="got attention_mask"):
         models[False]({"attention_mask": GOOD["input_ids"]})
+
+
+def with_dropout(rate, head_rate=0.1):
+    inner = encoder(CONFIG.replace(hidden_dropout_prob=rate, attention_probs_dropout_prob=rate))
+    kept = keras.layers.Dropout(head_rate)(inner.output["pooled"])
+    return CheckedModel(inner.input, keras.layers.Dense(2, bias_initializer="normal")(kept))
+
+
+@pytest.mark.parametrize(("saved", "asked"), [(0.1, 0.1), (0.1, 0.0)])
+def test_a_weights_file_is_about_weights_not_seeds(tmp_path, saved, asked):
+    model, again = with_dropout(saved), with_dropout(asked)
+    model.save_weights(tmp_path / "model.weights.h5")
+    again.load_weights(tmp_path / "model.weights.h5")
+    assert np.array_equal(again.predict(GOOD, verbose=0), model.predict(GOOD, verbose=0))
+
+
+def test_a_weights_file_without_the_head_is_refused(tmp_path):
+    encoder(CONFIG).save_weights(tmp_path / "encoder.weights.h5")
+    with pytest.raises(UserError, match=r"holds 23 weights .*, the model 25"):
+        with_dropout(0.1).load_weights(tmp_path / "encoder.weights.h5")

@@ -356,6 +356,15 @@ def test_saved_model_comes_back_compiled(tmp_path):
     np.testing.assert_allclose(model.get_weights()[0], again.get_weights()[0], rtol=1e-6)
 
 
+def test_a_model_that_was_never_compiled_is_saved_too(tmp_path):
+    inputs = keras.Input((3,))
+    model = ExactModel(inputs, keras.layers.Dense(1)(inputs))
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert not again.compiled
+    np.testing.assert_array_equal(model.get_weights()[0], again.get_weights()[0])
+
+
 # -- the oracle's steps through the whole model -------------------------------------------------------------------
 
 
