@@ -11,7 +11,6 @@ import argparse
 import importlib.metadata
 import os
 import platform
-import sys
 import time
 from pathlib import Path
 

@@ -69,7 +69,8 @@ def check(path, overwrite: bool = False, option: str = "overwrite=True") -> None
     if path.is_dir():
         strangers = sorted(p.name for p in path.iterdir() if p.name not in known)
         if strangers:
-            raise UserError(path, f"holds files that are not a task's: {', '.join(strangers[:5])}", "choose another place")
+            found = f"holds files that are not a task's: {', '.join(strangers[:5])}"
+            raise UserError(path, found, "choose another place")
         overwrite = overwrite or not (path / "artifact.json").exists()
     check_destination(path, overwrite, option)
 
@@ -139,8 +140,8 @@ def card(name: str, record: dict[str, Any]) -> str:
     shape = (f"{config['num_hidden_layers']} layers, {config['hidden_size']} wide, "
              f"{config['num_attention_heads']} heads, {config['vocab_size']} word pieces")
     lines = [f"# {name}", "", f"A BERT for **{head['name']}** ({shape}), made with keras_bert_lab.", "", "## Use", "",
-             "```python", "import keras_bert_lab as kbl", f'task = kbl.load("{name}")', 'print(task.predict(["a text"]))',
-             "```", "", "## What it comes from", ""]
+             "```python", "import keras_bert_lab as kbl", f'task = kbl.load("{name}")',
+             'print(task.predict(["a text"]))', "```", "", "## What it comes from", ""]
     lines += [f"- Base checkpoint: {base.get('name', 'unknown')} ({base.get('format', '?')}, "
               f"SHA-256 `{base.get('sha256', '?')}`)"]
     for part, data in source.get("data", {}).items():

@@ -222,6 +222,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 def _fields(data: bytes) -> dict[int, list]:
     out: dict[int, list] = {}
+    value: int | bytes
     at = 0
     while at < len(data):
         key, at = _read_varint(data, at)

@@ -69,7 +69,8 @@ class Record(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self.history, self.judge, self.main_metric, self.patience = history, judge, main_metric, patience
-        self.value, self.weights = -math.inf, None
+        self.value = -math.inf
+        self.weights: list[Any] | None = None
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         logs = {} if logs is None else logs

@@ -34,10 +34,13 @@ TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 2e-2, "mixed_float16": 5e-3}
 
 # Texts that break careless pipelines; every export answers them as the task does.
 NASTY = (
-    "", " ", "a", "Hello, world!", "naïve café Größe", "cafe\u0301 İstanbul ΟΔΟΣ", "中国的首都是北京。", "한국어 텍스트",
-    "I \u2764\ufe0f it \U0001f600\U0001f1e9\U0001f1ea", "a [SEP] b [MASK] [CLS]", "tab\tline\nreturn\r end", "\ufeffbom \u200bzero\u200dwidth",
+    "", " ", "a", "Hello, world!", "naïve café Größe", "cafe\u0301 İstanbul ΟΔΟΣ", "中国的首都是北京。",
+    "한국어 텍스트",
+    "I \u2764\ufe0f it \U0001f600\U0001f1e9\U0001f1ea", "a [SEP] b [MASK] [CLS]", "tab\tline\nreturn\r end",
+    "\ufeffbom \u200bzero\u200dwidth",
     "line\u2028separator\u2029paragraph", "nul\x00 and \x07bell \ufffd", "مرحبا שלום नमस्ते", "x" * 200, "x" * 201,
-    "https://example.com/a/very/long/path?with=query&and=more#" + "z" * 60, "word " * 700, "\U000e0001\U0010ffff", "½ ⅷ ﬁ ＦＵＬＬ，",
+    "https://example.com/a/very/long/path?with=query&and=more#" + "z" * 60, "word " * 700, "\U000e0001\U0010ffff",
+    "½ ⅷ ﬁ ＦＵＬＬ，",
 )
 
 
@@ -70,7 +73,7 @@ def export(task: Task, path, format: str = "saved_model", *, texts: Sequence | N
     check_destination(path, overwrite)
     if task.text.graph is None:
         raise UserError("tensorflow_text", "is not installed here, and text cannot go into the graph without it",
-                        "export on a platform that has it (Linux x86_64, macOS)")
+                        "export where it has wheels: Linux on x86_64 or aarch64, macOS on Apple silicon")
     tolerance = TOLERANCE[task.precision] if tolerance is None else tolerance
     inputs = prove_on(task, texts or ())
     with new_directory(path, overwrite) as fresh:
@@ -129,14 +132,14 @@ def write_saved_model(task: Task, with_text: Path, with_ids: Path) -> None:
 def _checked(task: Task, x: dict) -> dict:
     """In the graph: refuses ids and lengths that the tables do not have (a gather may return anything for them)."""
     config = task.config
+    ids, types = (tf.concat([[0], tf.reshape(x[name], [-1])], 0) for name in ("input_ids", "token_type_ids"))
     limits = [
         (tf.shape(x["input_ids"])[1], config.max_position_embeddings + 1, "length of input_ids"),
-        (tf.reduce_max(tf.concat([[0], tf.reshape(x["input_ids"], [-1])], 0)), config.vocab_size, "largest of input_ids"),
-        (-tf.reduce_min(tf.concat([[0], tf.reshape(x["input_ids"], [-1])], 0)), 1, "minus the smallest of input_ids"),
-        (tf.reduce_max(tf.concat([[0], tf.reshape(x["token_type_ids"], [-1])], 0)), config.type_vocab_size,
-         "largest of token_type_ids"),
+        (tf.reduce_max(ids), config.vocab_size, "largest of input_ids"),
+        (-tf.reduce_min(ids), 1, "minus the smallest of input_ids"),
+        (tf.reduce_max(types), config.type_vocab_size, "largest of token_type_ids"),
     ]
-    checks = [tf.debugging.assert_less(seen, limit, f"{what} must be less than {limit}") for seen, limit, what in limits]
+    checks = [tf.debugging.assert_less(seen, most, f"{what} must be less than {most}") for seen, most, what in limits]
     with tf.control_dependencies([c for c in checks if c is not None]):
         return {name: tf.identity(value) for name, value in x.items()}
 
@@ -167,8 +170,9 @@ def expected(task: Task, columns: list[list[str]]) -> dict[str, np.ndarray]:
     """What the task's own route gives: the Python tokenizer and the Keras model, one window at a time padded anew."""
 
     def run(first, second=None):
-        texts = [None if t is None else [b.decode() for b in t.numpy()] for t in (first, second)]
-        windows = task.text.tokenizer.windows(*texts, max_length=task.text.max_length, truncation=task.text.truncation)
+        pair = None if second is None else [b.decode() for b in second.numpy()]
+        windows = task.text.tokenizer.windows([b.decode() for b in first.numpy()], pair,
+                                              max_length=task.text.max_length, truncation=task.text.truncation)
         packed = {k: tf.constant(v) for k, v in windows.pad(np.arange(len(windows))).items()}
         return task.model(packed, training=False), packed
 
@@ -191,7 +195,8 @@ model = tf.saved_model.load(columns["model"][signature])
 call = model.signatures[columns["signature"][signature]]
 answers = {}
 for batch, feed in enumerate(columns["feeds"][signature]):
-    given = {k: tf.constant(v, tf.string if signature == "text" else tf.int32, shape=columns["shapes"][signature][batch]) for k, v in feed.items()}
+    dtype, shape = tf.string if signature == "text" else tf.int32, columns["shapes"][signature][batch]
+    given = {k: tf.constant(v, dtype, shape=shape) for k, v in feed.items()}
     for name, value in call(**given).items():
         answers[f"{batch}:{name}"] = value.numpy()
 loaded = [m for m in ("keras_bert_lab", "keras_nlp", "tensorflow_text") if m in sys.modules]
@@ -213,11 +218,12 @@ def prove(task: Task, folder: Path, columns: list[list[str]], tolerance: float) 
         "model": {"text": str(folder / "saved_model"), "ids": str(folder / "saved_model_ids")},
         "signature": {"text": "serving_default", "ids": "ids"},
         "feeds": {"text": [dict(zip(names, [c[cut] for c in columns], strict=True)) for cut in cuts], "ids": ids},
-        "shapes": {"text": [[len(columns[0][cut])] for cut in cuts], "ids": [list(np.shape(b["input_ids"])) for b in ids]},
+        "shapes": {"text": [[len(columns[0][cut])] for cut in cuts], 
+                   "ids": [list(np.shape(b["input_ids"])) for b in ids]},
     }
+    fed = [{k: tf.constant(v, tf.int32) for k, v in b.items()} for b in ids]
     right = {"text": [expected(task, [c[cut] for c in columns]) for cut in cuts[1:]],
-             "ids": [_numpy(task.head.answers(task.model({k: tf.constant(v, tf.int32) for k, v in b.items()}, training=False)))
-                     for b in ids]}
+             "ids": [_numpy(task.head.answers(task.model(x, training=False))) for x in fed]}
     differences: dict[str, float] = {}
     for signature in ("text", "ids"):
         got = _ask(job, signature)
@@ -228,7 +234,8 @@ def prove(task: Task, folder: Path, columns: list[list[str]], tolerance: float) 
                 where = f"{signature}:{name}"
                 found = one.get(name)
                 if found is None or found.shape != value.shape:
-                    raise UserError(where, f"batch {batch} has shape {None if found is None else found.shape}, the task {value.shape}",
+                    shape = None if found is None else found.shape
+                    raise UserError(where, f"batch {batch} has shape {shape}, the task {value.shape}",
                                     "nothing was exported; report this")
                 gap = (float(np.max(np.abs(found - value), initial=0.0)) if value.dtype.kind == "f"
                        else float(np.sum(found != value)))
@@ -249,12 +256,13 @@ def _ask(job: dict, signature: str) -> list[dict[str, np.ndarray]]:
         done = subprocess.run([sys.executable, "-c", _PROVE, place, signature, out], capture_output=True, text=True,
                               cwd=place, check=False, env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"})
         if done.returncode:
-            raise UserError(f"the exported {signature} model", f"does not run in a new process: {done.stderr.strip()[-600:]}",
+            raise UserError(f"the exported {signature} model",
+                            f"does not run in a new process: {done.stderr.strip()[-600:]}",
                             "nothing was exported; report this")
         said = json.loads(done.stdout.strip().splitlines()[-1])
         forbidden = {"keras_bert_lab", "keras_nlp"} | ({"tensorflow_text"} if signature == "ids" else set())
-        if forbidden & set(said["loaded"]):
-            raise UserError(f"the exported {signature} model", f"loaded {sorted(forbidden & set(said['loaded']))}", "report this")
+        if loaded := sorted(forbidden & set(said["loaded"])):
+            raise UserError(f"the exported {signature} model", f"loaded {loaded}", "report this")
         answers: list[dict[str, np.ndarray]] = [{} for _ in job["feeds"][signature]]
         with np.load(out) as numbers:
             for key in numbers.files:
@@ -287,5 +295,5 @@ print(model.signatures["serving_default"]({call}))
 ```
 
 Where there is no `tensorflow_text`, load `saved_model_ids` (only `tensorflow`) and feed its signature `ids` with int32
-[batch, length] `input_ids`, `attention_mask` and `token_type_ids`; at most {task.config.max_position_embeddings} positions.
+[batch, length] `input_ids`, `attention_mask` and `token_type_ids`, at most {task.config.max_position_embeddings} long.
 """

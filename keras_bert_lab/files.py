@@ -1,4 +1,4 @@
-"""Directories that appear whole or not at all, and fingerprints of what lies on disk. Floor 0: standard library only."""
+"""Directories that appear whole or not at all, and fingerprints of what lies on disk. Floor 0: standard library."""
 
 from __future__ import annotations
 

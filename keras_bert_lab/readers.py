@@ -39,11 +39,12 @@ class TensorFlowFile:
         index = Path(f"{self.prefix}.index")
         self.files = [index, *data_files(Path(self.prefix))]
         try:
-            self._file = bundles.Bundle(self.prefix)
-            self.entries: Entries = {name: (e.shape, e.dtype) for name, e in self._file.entries.items()}
+            bundle = bundles.Bundle(self.prefix)
+            self._file: bundles.Bundle | _ByTensorFlow = bundle
+            self.entries: Entries = {name: (e.shape, e.dtype) for name, e in bundle.entries.items()}
         except bundles.Unusual:
-            self._file = _ByTensorFlow(self.prefix)
-            self.entries = self._file.shapes
+            self._file = unusual = _ByTensorFlow(self.prefix)
+            self.entries = unusual.shapes
         except bundles.Unreadable as error:
             raise UserError(index, f"not a readable checkpoint index ({error})", "fetch or unpack it again") from None
 

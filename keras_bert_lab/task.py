@@ -48,8 +48,8 @@ class TaskModel(training.Model):
 
     @classmethod
     def from_config(cls, config: dict, custom_objects: Any = None) -> TaskModel:
-        head = make_head(config["head"], config["options"])
-        return build(BertConfig.from_dict(config["config"], "keras_bert_lab"), config["head"], head, config["precision"])
+        name, bert = config["head"], BertConfig.from_dict(config["config"], "keras_bert_lab")
+        return build(bert, name, make_head(name, config["options"]), config["precision"])
 
 
 def build(config: BertConfig, name: str, head: Head, precision: str = "float32") -> TaskModel:
@@ -65,7 +65,8 @@ def build(config: BertConfig, name: str, head: Head, precision: str = "float32")
         encoded = encode(config)
         model = TaskModel(inputs=encoded.inputs, outputs=head.outputs(encoded), name="task")
     model.config = config
-    model.recipe = {"config": config.to_dict("keras_bert_lab"), "head": name, "options": head.to_dict(), "precision": precision}
+    made_of = {"config": config.to_dict("keras_bert_lab"), "head": name, "options": head.to_dict()}
+    model.recipe = made_of | {"precision": precision}
     return model
 
 
@@ -93,9 +94,10 @@ class Text:
 
     def __call__(self, first: Sequence[str], second: Sequence[str] | None = None) -> Windows:
         """Windows (int32 ids, types, character offsets) of ``first``, or of the pairs ``first[i], second[i]``."""
-        token, settings = self.tokenizer, {"max_length": self.max_length, "truncation": self.truncation}
+        token = self.tokenizer
         both = None if second is None else self.pieces(second)
-        return pack(self.pieces(first), both, cls_id=token.cls_id, sep_id=token.sep_id, pad_id=token.pad_id, **settings)
+        return pack(self.pieces(first), both, cls_id=token.cls_id, sep_id=token.sep_id, pad_id=token.pad_id,
+                    max_length=self.max_length, truncation=self.truncation)
 
     def pieces(self, texts: Sequence[str]) -> Pieces:
         if len(texts) >= BULK and self.graph is not None:
@@ -176,7 +178,8 @@ class Task:
     @functools.cached_property
     def model(self) -> TaskModel:
         if not self.head.fitted:
-            raise UserError(f"head {self.name!r}", "does not know its labels yet", "call fit, or give them as an option")
+            found = "does not know its labels yet"
+            raise UserError(f"head {self.name!r}", found, "call fit, or give them as an option")
         model = build(self.config, self.name, self.head, self.precision)
         if self.source is not None:
             own = [v.path for v in model.variables if not v.path.startswith(("embeddings/", "encoder/", "pooler/"))]
@@ -188,7 +191,11 @@ class Task:
     def forward(self):
         """The model as one traced function: {input: int32 [batch, length]} -> {output: logits}."""
         spec = {name: tf.TensorSpec([None, None], tf.int32, name=name) for name in batching.INPUTS}
-        return tf.function(lambda x: self.model(x, training=False), input_signature=[spec])
+
+        def logits(x):
+            return self.model(x, training=False)
+
+        return tf.function(logits, input_signature=[spec], autograph=False)
 
     # -- data --------------------------------------------------------------------------------------------------
 
@@ -208,9 +215,10 @@ class Task:
             return
         golds: Iterable[Any] = itertools.repeat(None)
         if gold and isinstance(data, tuple) and len(data) == 2 and not isinstance(data[0], str | Example):
-            data, golds = data
-            if len(data) != len(golds):
-                raise UserError("data", f"{len(data)} texts but {len(golds)} labels", "give one label for each text")
+            data, labels = data
+            if len(data) != len(labels):
+                raise UserError("data", f"{len(data)} texts but {len(labels)} labels", "give one label for each text")
+            golds = labels
         for row, (item, label) in enumerate(zip(data, golds, strict=False), 1):
             where = f"item {row}"
             if isinstance(item, Example):

@@ -143,9 +143,10 @@ class ExactModel(keras.Model):
         variables = self.trainable_variables
         if not variables:
             raise UserError("fit", "every weight of the model is frozen", "leave the head trainable")
-        gradients, sums, weights, divisors, extra = None, 0.0, 0.0, None, 0.0
+        gradients: list[tf.Tensor | None] = []
+        sums, weights, divisors, extra = 0.0, 0.0, None, 0.0
         for part in range(parts):
-            after = [] if gradients is None else [g for g in gradients if g is not None]
+            after = [g for g in gradients if g is not None]
             part_x, part_y, part_w = _part((x, y, w), part, parts, after)
             with tf.GradientTape() as tape:
                 predicted = self(part_x, training=True)
@@ -162,7 +163,7 @@ class ExactModel(keras.Model):
                     loss, extra = loss + part_extra, extra + part_extra
                 loss = self.optimizer.scale_loss(loss)
             found = [None if g is None else dense(g) for g in tape.gradient(loss, variables)]
-            gradients = found if gradients is None else [_add(a, b) for a, b in zip(gradients, found, strict=True)]
+            gradients = found if part == 0 else [_add(a, b) for a, b in zip(gradients, found, strict=True)]
             sums, weights = sums + part_sums, weights + part_weights
             self._update_metrics(part_x, terms, part_y, predicted, part_w)
         present = [g for g in gradients if g is not None]
@@ -471,7 +472,7 @@ def optimizer(recipe: Recipe, steps: int) -> AdamW:
     """The recipe's optimizer for a training of ``steps`` updates."""
     original = recipe.optimizer == "bert"
     rate = Schedule(recipe.learning_rate, steps, min(recipe.warmup, steps), "bert" if original else recipe.schedule)
-    clip = {"global_clipnorm": recipe.clip_norm} if recipe.clip_norm else {}
+    clip: dict[str, Any] = {"global_clipnorm": recipe.clip_norm} if recipe.clip_norm else {}
     return AdamW(rate, recipe.weight_decay, bias_correction=not original, **clip)
 
 
@@ -487,8 +488,8 @@ def compile(model: Model, head: Any, recipe: Recipe, steps: int) -> None:
     metrics = {name: list(found) for name, found in head.metrics().items() if found}
     # Keras wants an entry for every output, in the model's order
     names = list(model.output) if isinstance(model.output, dict) else model.output_names
-    metrics = {name: metrics.get(name, []) for name in names} if metrics else None
-    model.compile(optimizer(recipe, steps), head.losses(), metrics=metrics, accumulate=recipe.accumulate)
+    watched = {name: metrics.get(name, []) for name in names} if metrics else None
+    model.compile(optimizer(recipe, steps), head.losses(), metrics=watched, accumulate=recipe.accumulate)
 
 
 def freeze(model: keras.Model, spec: str | int = "none") -> list[str]:

@@ -17,7 +17,8 @@ TEXTS = ["Great food, kind people.", "", "Café Größe 中国", "word " * 200]
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
-    made = Task.from_checkpoint(tiny_checkpoint(tmp_path_factory.mktemp("tiny")), max_length=32, labels=["no", "yes"], lower_case=False)
+    tiny = tiny_checkpoint(tmp_path_factory.mktemp("tiny"))
+    made = Task.from_checkpoint(tiny, max_length=32, labels=["no", "yes"], lower_case=False)
     made.fit((["good", "bad", "fine", "poor"] * 4, ["yes", "no"] * 8), epochs=1, batch_size=8, verbose=0)
     return made
 
@@ -31,7 +32,8 @@ def saved(task, tmp_path_factory):
 
 def elsewhere(code, *arguments):
     """What another process prints as JSON."""
-    done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.strip().splitlines()[-1])
 
@@ -39,7 +41,8 @@ def elsewhere(code, *arguments):
 def test_another_process_gives_the_same_answers(task, saved, tmp_path):
     moved = shutil.copytree(saved, tmp_path / "moved")
     code = ("import json, sys, keras_bert_lab as kbl\n"
-            "task = kbl.load(sys.argv[1]); print(json.dumps([task.predict(json.loads(sys.argv[2])), task.text.tokenizer.lower_case]))")
+            "task = kbl.load(sys.argv[1])\n"
+            "print(json.dumps([task.predict(json.loads(sys.argv[2])), task.text.tokenizer.lower_case]))")
     answers, lower_case = elsewhere(code, moved, json.dumps(TEXTS))
     assert lower_case is False
     for one, other in zip(answers, task.predict(TEXTS), strict=True):
@@ -78,7 +81,8 @@ def test_saving_again_needs_leave_and_keeps_logs(task, saved, tmp_path):
     (lambda p: (p / "artifact.json").unlink(), r"no artifact\.json"),
     (lambda p: (p / "artifact.json").write_text("{"), "damaged"),
     (lambda p: edit(p, format_version=99), "version 99.*reads 1"),
-    (lambda p: edit(p, head={"name": "mood", "options": {}, "distribution": "moods", "version": "2"}), "moods 2.*install moods"),
+    (lambda p: edit(p, head={"name": "mood", "options": {}, "distribution": "moods", "version": "2"}),
+     "moods 2.*install moods"),
     (lambda p: (p / "weights.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}"), "weights"),
 ])
 def test_a_damaged_artifact_is_named(saved, tmp_path, spoil, words):

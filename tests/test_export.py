@@ -44,9 +44,11 @@ model = tf.saved_model.load(sys.argv[1])
 feed = {{k: tf.constant(v, {"tf.string" if text else "tf.int32"}) for k, v in json.loads(sys.argv[2]).items()}}
 out = model.signatures["{signature}"](**feed)
 assert "keras_bert_lab" not in sys.modules and ({text} or "tensorflow_text" not in sys.modules)
-print(json.dumps({{k: [x.decode() for x in v.numpy()] if v.dtype == tf.string else v.numpy().tolist() for k, v in out.items()}}))
+plain = lambda v: [x.decode() for x in v] if v.dtype == object else v.tolist()
+print(json.dumps({{k: plain(v.numpy()) for k, v in out.items()}}))
 """
-    done = subprocess.run([sys.executable, "-c", code, str(folder / name), json.dumps(feed)], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", code, str(folder / name), json.dumps(feed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.strip().splitlines()[-1])
 
@@ -57,7 +59,8 @@ def test_strings_in_answers_out(task, exported, rows):
     right = task.predict(TEXTS[:rows])
     assert got["label"] == [answer["label"] for answer in right]
     found = np.array(got["probabilities"]).reshape(rows, 2)
-    assert np.max(np.abs(found - np.array([list(a["probabilities"].values()) for a in right]).reshape(rows, 2)), initial=0) <= 1e-5
+    expected = np.array([list(a["probabilities"].values()) for a in right]).reshape(rows, 2)
+    assert np.max(np.abs(found - expected), initial=0) <= 1e-5
 
 
 def test_ids_in_answers_out_without_tensorflow_text(task, exported):

@@ -151,7 +151,8 @@ class Harm:
 )
 def test_a_pickle_that_runs_code_is_refused_by_name(tmp_path, torch_names, call, name, legacy):
     mark = tmp_path / "ran"
-    argument = {"eval": f"open({str(mark)!r}, 'w').close()", "mkdir": str(mark), "system": f"touch {mark}"}[call.__name__]
+    harm = {"eval": f"open({str(mark)!r}, 'w').close()", "mkdir": str(mark), "system": f"touch {mark}"}
+    argument = harm[call.__name__]
     root = {"w": Stored(torch_names, np.ones(2, np.float32), (2,), (1,)), "harm": Harm(call, argument)}
     path = write(tmp_path / "pytorch_model.bin", root, legacy)
     with pytest.raises(UserError, match=f"refused: it asks for .*({name})"):

@@ -12,10 +12,12 @@ from keras_bert_lab import Task, UserError
 from keras_bert_lab.head import Example
 from keras_bert_lab.testing import tiny_checkpoint
 
-GOOD = ["a lovely warm film", "great food and kind people", "I love this phone", "works well, would buy again", "superb"]
+GOOD = ["a lovely warm film", "great food and kind people", "I love this phone", "works well, would buy again",
+        "superb"]
 BAD = ["a dull cold film", "awful food and rude people", "I hate this phone", "broke at once, never again", "dreadful"]
+TAILS = ["", "really", "in my opinion", "!", "for what it is worth, honestly"]
 ROWS = [(f"{text} {tail}".strip(), label) for texts, label in ((GOOD, "good"), (BAD, "bad"))
-        for text, tail in itertools.product(texts, ["", "really", "in my opinion", "!", "for what it is worth, honestly"])]
+        for text, tail in itertools.product(texts, TAILS)]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,8 @@ def file(tmp_path_factory):
 
 def write(path, rows):
     with open(path, "w", encoding="utf-8", newline="") as out:
-        csv.writer(out, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE).writerows([("text", "label"), *rows])
+        table = csv.writer(out, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE)
+        table.writerows([("text", "label"), *rows])
     return path
 
 
@@ -95,15 +98,18 @@ def test_a_stream_is_not_read_ahead(trained):
 
 def test_labels_keep_their_order_whatever_the_order_of_rows(checkpoint, trained, tmp_path):
     shuffled = random.Random(3).sample(ROWS, len(ROWS))
-    assert trained.evaluate(write(tmp_path / "shuffled.tsv", shuffled)) == trained.evaluate(write(tmp_path / "same.tsv", ROWS))
-    assert trained.evaluate(([t for t, _ in ROWS], [label for _, label in ROWS]))["accuracy"] == trained.scores["accuracy"]
+    files = write(tmp_path / "shuffled.tsv", shuffled), write(tmp_path / "same.tsv", ROWS)
+    assert trained.evaluate(files[0]) == trained.evaluate(files[1])
+    texts, labels = ([row[k] for row in ROWS] for k in (0, 1))
+    assert trained.evaluate((texts, labels))["accuracy"] == trained.scores["accuracy"]
 
 
 def test_frozen_encoder_stays_bit_identical(checkpoint, file):
     task = Task.from_checkpoint(checkpoint, max_length=32, labels=["bad", "good"])
     before = {v.path: v.numpy() for v in task.model.variables}
     task.fit(file, epochs=1, batch_size=16, freeze="encoder", learning_rate=1e-2, verbose=0)
-    changed = {v.path for v in task.model.variables if v.path in before and not np.array_equal(before[v.path], v.numpy())}
+    old = [v for v in task.model.variables if v.path in before]
+    changed = {v.path for v in old if not np.array_equal(before[v.path], v.numpy())}
     assert {p for p in changed if p.startswith(("embeddings/", "encoder/"))} == set()
     assert "classifier/kernel" in changed
 

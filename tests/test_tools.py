@@ -15,7 +15,8 @@ REVIEWS = Path(__file__).resolve().parent.parent / "examples" / "reviews"
 
 
 def call(*arguments, cwd=None):
-    return subprocess.run([sys.executable, "-m", "keras_bert_lab.tools.main", *map(str, arguments)], capture_output=True,
+    command = [sys.executable, "-m", "keras_bert_lab.tools.main", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True,
                           text=True, cwd=cwd, check=False, env=os.environ | {"COLUMNS": "200"})
 
 
@@ -61,7 +62,8 @@ def test_evaluate_predict_export_agree(place):
 def test_predict_writes_json_lines_to_standard_output(place):
     (place / "two.tsv").write_text("text\ngood\nbad\n", "utf-8")
     done = call("predict", "--task=my-task", "--data=two.tsv", cwd=place)
-    assert [sorted(json.loads(line)) for line in done.stdout.splitlines()] == [["label", "probabilities", "probability"]] * 2
+    answers = [sorted(json.loads(line)) for line in done.stdout.splitlines()]
+    assert answers == [["label", "probabilities", "probability"]] * 2
 
 
 @pytest.mark.parametrize(("arguments", "status", "words"), [
@@ -70,8 +72,10 @@ def test_predict_writes_json_lines_to_standard_output(place):
     (["predict", "--task=my-task", "--data=none.tsv"], 1, r"none\.tsv.*no such file"),
     (["predict", "--task=nowhere", "--data=two.tsv"], 1, r"nowhere.*artifact\.json"),
     (["train", "--checkpoint=tiny_uncased", "--train=x.tsv", "--output=my-task"], 1, "my-task.*--overwrite"),
-    (["train", "--checkpoint=tiny_uncased", "--train=x.tsv", "--output=new", "--head=moods"], 1, "moods.*classification"),
-    (["train", "--checkpoint=tiny_uncased", "--train=x.tsv", "--output=new", "--head_options={'a'}"], 1, "head_options.*not JSON"),
+    (["train", "--checkpoint=tiny_uncased", "--train=x.tsv", "--output=new", "--head=moods"], 1,
+     "moods.*classification"),
+    (["train", "--checkpoint=tiny_uncased", "--train=x.tsv", "--output=new", "--head_options={'a'}"], 1,
+     "head_options.*not JSON"),
     (["export", "--task=my-task", "extra"], 2, "extra"),
 ])
 def test_mistakes_are_one_line_and_no_traceback(place, arguments, status, words):

@@ -76,7 +76,8 @@ def recipe():
         try:
             options = json_object(Path(FLAGS.recipe).read_text("utf-8"), "recipe")
         except OSError as error:
-            raise UserError(f"--recipe={FLAGS.recipe}", f"cannot be read ({error.strerror})", "check the path") from None
+            found = f"cannot be read ({error.strerror})"
+            raise UserError(f"--recipe={FLAGS.recipe}", found, "check the path") from None
     given = {f.name: FLAGS[f.name].value for f in dataclasses.fields(Recipe)}
     return Recipe.from_dict(options | {name: value for name, value in given.items() if value is not None})
 

@@ -15,13 +15,14 @@ from keras_bert_lab.errors import UserError
 from keras_bert_lab.tools import _flags
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("checkpoint", None, "The encoder to start from: a directory or file of any format that convert reads.")
+flags.DEFINE_string("checkpoint", None, "The encoder to start from: a directory or file that convert reads.")
 flags.DEFINE_string("train", None, "Training examples.")
 flags.DEFINE_string("dev", None, "Examples to choose the best epoch by. Default: a part of --train, stratified.")
 flags.DEFINE_string("head", "classification", "The head, by its entry-point name.")
 flags.DEFINE_string("head_options", "{}", "The head's options, a JSON object.")
 flags.DEFINE_integer("max_length", 128, "Word pieces in a row, [CLS] and [SEP] included; longer texts are cut.")
-flags.DEFINE_enum("truncation", "longest_first", ["longest_first", "only_second", "error"], "How a text that is too long is cut.")
+flags.DEFINE_enum("truncation", "longest_first", ["longest_first", "only_second", "error"],
+                  "How a text that is too long is cut.")
 flags.DEFINE_bool("lower_case", None, "Lower-case the text. Default: as the files beside the vocabulary say.")
 flags.DEFINE_enum("precision", "float32", ["float32", "mixed_bfloat16", "mixed_float16"], "Keras dtype policy.")
 _flags.define_recipe()
@@ -34,7 +35,8 @@ def main(argv: list[str]) -> None:
     recipe = _flags.recipe()
     clash = {"max_length", "truncation", "lower_case", "precision"} & set(options)
     if clash:
-        raise UserError("--head_options", f"holds {', '.join(sorted(clash))}, which are no head's", "give them as flags")
+        found = f"holds {', '.join(sorted(clash))}, which are no head's"
+        raise UserError("--head_options", found, "give them as flags")
     from keras_bert_lab import artifact
     from keras_bert_lab.task import Task
 
