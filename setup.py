@@ -17,6 +17,13 @@ EXTRAS = {
     "tensorboard": ["tensorboard>=2.19,<3"],
 }
 
+# tensorflow-text has wheels for these alone: not for Windows, and TensorFlow itself has none for Intel Macs. Elsewhere
+# the Python tokenizer does everything but the in-graph export.
+TEXT_IN_GRAPH = (
+    "(sys_platform == 'linux' and (platform_machine == 'x86_64' or platform_machine == 'aarch64'))"
+    " or (sys_platform == 'darwin' and platform_machine == 'arm64')"
+)
+
 setup(
     name="keras_bert_lab",
     version="0.1.0",
@@ -31,14 +38,13 @@ setup(
     python_requires=">=3.10,<3.14",  # TensorFlow has no wheels outside
     install_requires=[
         "tensorflow>=2.21,<2.22",
-        # Must match TensorFlow's minor version; 2.21.0 does not import. No wheels for Windows: there the Python
-        # tokenizer does everything but the in-graph export.
-        "tensorflow-text>=2.21.1,<2.22; sys_platform != 'win32'",
+        f"tensorflow-text>=2.21.1,<2.22; {TEXT_IN_GRAPH}",  # TensorFlow's minor version; 2.21.0 does not import
         "keras>=3.12.1,<3.16",
         "keras-nlp>=0.25,<0.33",
         "tf2onnx>=1.17,<1.18",
         "absl-py>=2,<3",
         "numpy>=1.26,<3",
+        "h5py>=3.11,<4",
         "safetensors>=0.5,<0.9",
     ],
     extras_require=EXTRAS,

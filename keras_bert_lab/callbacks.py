@@ -216,14 +216,13 @@ class JsonLog(keras.callbacks.Callback):
             file.write(json.dumps({k: plain(v) for k, v in line.items()}) + "\n")
 
 
-def tensorboard(log_dir: str | Path, required: bool = True) -> list[keras.callbacks.Callback]:
-    """Keras' TensorBoard callback for ``log_dir``, in a list.
+def tensorboard(log_dir: str | Path) -> keras.callbacks.Callback:
+    """Keras' TensorBoard callback for ``log_dir``.
 
     Raises:
-        UserError: the package tensorboard is not installed (with ``required=False``: an empty list instead).
+        UserError: the package tensorboard is not installed (TensorFlow no longer brings it).
     """
     if importlib.util.find_spec("tensorboard") is None:
-        if required:
-            raise UserError("TensorBoard", "the package tensorboard is not installed", "pip install tensorboard")
-        return []
-    return [keras.callbacks.TensorBoard(str(log_dir), write_graph=False)]
+        found = "are not written, the package tensorboard is not installed"
+        raise UserError("TensorBoard files", found, "pip install 'keras_bert_lab[tensorboard]'")
+    return keras.callbacks.TensorBoard(str(log_dir), write_graph=False)

@@ -260,7 +260,7 @@ class Task:
             train, dev: see :meth:`examples`. Without ``dev``, the recipe's ``dev_fraction`` of ``train`` is held
                 out, stratified by label.
             recipe: how to train; default ``Recipe()``, BERT's fine-tuning defaults.
-            log_dir: where to write ``log.jsonl`` and TensorBoard files.
+            log_dir: where to write ``log.jsonl`` and, with the extra ``tensorboard``, TensorBoard files.
             callbacks: further Keras callbacks.
             verbose: 0 silent, 1 progress and one line an epoch.
             **options: fields of the recipe to change, e.g. ``epochs=4, learning_rate=2e-5``.

@@ -563,7 +563,8 @@ def run(
         recipe: its epochs and patience are used here.
         judge: scores the model as it is now, on the dev set: {metric: number or table}. Called after every epoch.
         main_metric: the score that decides; larger is better.
-        log_dir: ``log.jsonl`` (see ``JsonLog``) and, where the package tensorboard is installed, its files go here.
+        log_dir: ``log.jsonl`` (see ``JsonLog``) and TensorBoard's files go here; where the package tensorboard is
+            not installed, a line says that the latter are not written.
         callbacks: further Keras callbacks.
         verbose: 0 silent, 1 progress with time left and a line an epoch.
 
@@ -586,6 +587,10 @@ def run(
         used.append(ours.Progress(recipe.epochs, steps))
     if log_dir is not None:
         used.append(ours.JsonLog(Path(log_dir) / "log.jsonl", plan=getattr(data, "plan", None)))
-        used += ours.tensorboard(log_dir, required=False)
+        try:
+            used.append(ours.tensorboard(log_dir))
+        except UserError as error:  # log.jsonl has the same numbers: no reason not to train
+            if verbose:
+                print(error)
     model.fit(data, epochs=recipe.epochs, verbose=0, callbacks=[*used, *callbacks, ours.StopOnNaN()])
     return history

@@ -657,11 +657,13 @@ def test_json_log_without_a_plan(tmp_path):
     assert first["learning_rate"] == 0.25 and first.keys() == {"step", "epoch", "loss", "learning_rate", "seconds"}
 
 
-def test_tensorboard_is_optional(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert tensorboard("somewhere", required=False) == []
-    with pytest.raises(UserError, match="pip install"):
-        tensorboard("somewhere")
+def test_without_tensorboard_a_line_says_so(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("keras_bert_lab.callbacks.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'keras_bert_lab\[tensorboard\]'"):
+        tensorboard(tmp_path)
+    training.run(linear(keras.optimizers.SGD(0.1)), batches(X, Y), Recipe(epochs=1), log_dir=tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["log.jsonl"]
+    assert "TensorBoard files: are not written" in capsys.readouterr().out
 
 
 if __name__ == "__main__":
