@@ -202,9 +202,9 @@ class Classification(TableHead):
             depth = encoded.config.num_hidden_layers
             if count > depth:
                 raise UserError("pooling", f"{self.pooling}, but the encoder has {depth} layers", f"at most {depth}")
-            # ``sequence`` is the last layer, with the norm that a pre-norm encoder puts behind it
-            layers = [*encoded.layers[depth + 1 - count : depth], encoded.sequence]
-            return ops.concatenate([layer[:, 0] for layer in layers], axis=-1)
+            # the last layer has the norm that a pre-norm encoder puts behind it
+            firsts = [layer[:, 0] for layer in encoded.layers[depth + 1 - count : depth]]
+            return ops.concatenate([*firsts, encoded.first], axis=-1)
         if self.pooling == "cls" and not self.bilstm:
             return encoded.pooled
         sequence, mask = encoded.sequence, encoded.mask

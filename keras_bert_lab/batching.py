@@ -1,12 +1,13 @@
 """Rows of many lengths as batches with little padding: which rows, in which order, filled up to what.
 
-Rows of like length share a batch, which is padded to its longest row (rounded up to a multiple of 8), never to the
+Rows of like length share a batch, which is padded to its longest row (on a GPU rounded up to a multiple of 8), never to the
 model's maximum. When training, the order is random but for that, anew every epoch, and the same again for the same
 seed. A batch that lacks rows is filled up with copies of weight 0: all are equally large and no row is dropped.
 """
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,9 +21,8 @@ from .head import Features
 from .inputs import INPUTS
 from .windows import Windows, spread
 
-MULTIPLE = 8  # batch lengths are multiples of this
 POOL = 64  # batches that are sorted by length together: the more, the less padding and the less random
-BATCH_TOKENS = 4096  # places of a prediction batch: large enough to keep two cores busy, small enough for the cache
+BATCH_TOKENS = 2048  # places of a prediction batch: enough to keep a core busy, few enough for its cache
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,12 @@ class Plan:
         return 1 - int(self.tokens.sum()) / places if places else 0.0
 
 
+@functools.cache
+def granule() -> int:
+    """Batch lengths are multiples of this: 8 for the matrix units of a GPU; on a CPU 1, there rounding only costs."""
+    return 8 if tf.config.list_logical_devices("GPU") else 1
+
+
 def plan(
     lengths: np.ndarray,
     batch_size: int,
@@ -73,7 +79,7 @@ def plan(
     seed: int = 0,
     epoch: int = 0,
     pool: int = POOL,
-    multiple: int = MULTIPLE,
+    multiple: int | None = None,
     fill: bool = True,
 ) -> Plan:
     """Batches of ``batch_size`` rows of like length.
@@ -87,7 +93,7 @@ def plan(
         batch_size: rows a batch; the last may lack some.
         seed, epoch: together decide the order; another epoch has another order.
     """
-    lengths = np.asarray(lengths, np.int64)
+    lengths, multiple = np.asarray(lengths, np.int64), multiple or granule()
     rows = np.arange(len(lengths))
     if shuffle:
         random_state = np.random.default_rng([seed, epoch])
@@ -107,7 +113,7 @@ def plan(
     return _plan(lengths, rows, sizes, batch_size if fill else 0, multiple)
 
 
-def ordered(windows: Windows, batch_tokens: int = BATCH_TOKENS, multiple: int = MULTIPLE, most: int = 1024) -> Plan:
+def ordered(windows: Windows, batch_tokens: int = BATCH_TOKENS, multiple: int | None = None, most: int = 1024) -> Plan:
     """Batches for prediction: sorted by length, longest first, each of at most ``batch_tokens`` places (or one row).
 
     Iterating yields int64 row numbers; ``.inverse`` leads back to the order of the data. Batches are not filled up.
@@ -117,7 +123,7 @@ def ordered(windows: Windows, batch_tokens: int = BATCH_TOKENS, multiple: int = 
         batch_tokens: rows times padded length at most.
         most: rows of a batch at most.
     """
-    lengths = np.asarray(windows.lengths, np.int64)
+    lengths, multiple = np.asarray(windows.lengths, np.int64), multiple or granule()
     rows = np.argsort(-lengths, kind="stable")
     up = np.maximum(-(-lengths[rows] // multiple) * multiple, multiple)
     room = np.clip(batch_tokens // up, 1, most)  # rows that fit into a batch that begins here
@@ -212,7 +218,7 @@ def dataset(
     seed: int = 0,
     epoch: int = 0,
     pool: int = POOL,
-    multiple: int = MULTIPLE,
+    multiple: int | None = None,
 ) -> tf.data.Dataset:
     """One epoch of batches (x, y, weights) for ``fit`` or ``evaluate``, each a dict of tensors; see ``batch``.
 
@@ -242,7 +248,7 @@ def dataset(
         for rows, length in zip(current, current.padded, strict=True):
             yield batch(features, rows, int(length), batch_size)
 
-    first = batch(features, np.zeros(min(1, len(lengths)), np.int64), int(lengths[0]) if len(lengths) else multiple)
+    first = batch(features, np.zeros(min(1, len(lengths)), np.int64), int(lengths[0]) if len(lengths) else 1)
     signature = tf.nest.map_structure(
         lambda a: tf.TensorSpec([None] * min(a.ndim, 2) + list(a.shape[2:]), a.dtype), first
     )

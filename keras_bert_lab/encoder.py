@@ -35,9 +35,7 @@ _register = keras.saving.register_keras_serializable(package="keras_bert_lab")
 
 def activation(name: str, x: tf.Tensor, training: bool = False) -> tf.Tensor:
     """The activation called ``name`` in ``BertConfig.hidden_act``; of gated ones, the function inside the gate."""
-    if name == "gelu_new" and training:
-        return _gelu_new_trained(x)
-    return _ACTIVATIONS[name](x)
+    return (_TRAINED if training else _ACTIVATIONS).get(name, _ACTIVATIONS[name])(x)
 
 
 def _gelu(x):
@@ -47,6 +45,17 @@ def _gelu(x):
 
 def _gelu_new(x):
     return tf.nn.gelu(x, approximate=True)  # fused into the product before it
+
+
+@tf.custom_gradient
+def _gelu_trained(x):
+    """The same function, x Phi(x); its gradient Phi(x) + x phi(x) reuses Phi and takes few passes."""
+    below = 0.5 + 0.5 * tf.math.erf(x * tf.cast(np.sqrt(0.5), x.dtype))
+
+    def gradient(upstream):
+        return upstream * (below + x * tf.exp(x * x * -0.5) * tf.cast(1 / np.sqrt(2 * np.pi), x.dtype))
+
+    return x * below, gradient
 
 
 @tf.custom_gradient
@@ -76,6 +85,7 @@ _ACTIVATIONS = {
     "swiglu": _silu,
     "geglu": _gelu,
 }
+_TRAINED = {"gelu": _gelu_trained, "gelu_new": _gelu_new_trained, "geglu": _gelu_trained}
 
 
 def _normalized(x, epsilon):
@@ -294,7 +304,8 @@ class Block(_BertLayer):
     """One transformer layer (Vaswani et al. 2017, section 3; BERT: norms after the residual sums).
 
     hidden [B, L, H], mask bool [B, L], noise int [2] -> hidden [B, L, H], or (hidden, probabilities float32
-    [B, h, L, L]) with ``attention_probs``.
+    [B, h, L, L]) with ``attention_probs``. With ``first=True`` only the first position is computed, [B, H], from the keys
+    and values of all: five sixths of the last layer are saved where nothing but [CLS] is read.
 
     Sites, the places that an adapter may hang from: each dense product (``attention/self/query|key|value``,
     ``attention/output/dense``, ``intermediate/dense``, ``output/dense``) goes through ``_product(site, x)``.
@@ -331,15 +342,16 @@ class Block(_BertLayer):
         again = keras.layers.Layer.rematerialized_call(self, of_hidden, args[0])
         return lambda hidden, *_, **__: again(hidden)
 
-    def compute_output_spec(self, hidden, mask, noise=None, training=False):
-        output = keras.KerasTensor(hidden.shape, dtype=self.compute_dtype)
+    def compute_output_spec(self, hidden, mask, noise=None, training=False, first=False):
+        shape = (hidden.shape[0], hidden.shape[-1]) if first else hidden.shape
+        output = keras.KerasTensor(shape, dtype=self.compute_dtype)
         if not self.attention_probs:
             return output
         batch, length, _ = hidden.shape
         shape = (batch, self.config.heads_of(self.layer), length, length)
         return output, keras.KerasTensor(shape, dtype="float32")
 
-    def call(self, hidden, mask, noise=None, training=False):
+    def call(self, hidden, mask, noise=None, training=False, first=False):
         config = self.config
         pre = config.norm_position == "pre"
         noise = noise if training else None
@@ -351,31 +363,38 @@ class Block(_BertLayer):
             return self._norm(name, x, training)
 
         inner = norm("attention/output/LayerNorm", x) if pre else x
-        context, probs = self._attend(inner, shape[0], shape[1], mask, noise, site)
+        asking = inner
+        if first:
+            x, asking = hidden[:, 0], tf.reshape(inner, shape)[:, 0]  # [B, H]
+        context, probs = self._attend(asking, inner, shape[0], shape[1], mask, noise, site)
         x += _dropout(self._product("attention/output/dense", context), config.hidden_dropout_prob, noise, site + 1)
         x = x if pre else norm("attention/output/LayerNorm", x)
 
         inner = norm("output/LayerNorm", x) if pre else x
         x += _dropout(self._feed_forward(inner, training), config.hidden_dropout_prob, noise, site + 2)
         x = x if pre else norm("output/LayerNorm", x)
-        x = tf.reshape(x, shape)
+        x = x if first else tf.reshape(x, shape)
         return (x, probs) if self.attention_probs else x
 
-    def _attend(self, x, batch, length, mask, noise, site):
-        """x [N, H] -> context [N, h*d], probabilities float32 [B, h, L, L]. Vaswani et al. 2017, eq. 1."""
+    def _attend(self, asking, x, batch, length, mask, noise, site):
+        """x [B*L, H], asking [B*Q, H] (the first Q positions) -> context [B*Q, h*d], probabilities float32 [B, h, Q, L].
+
+        Vaswani et al. 2017, eq. 1.
+        """
         config = self.config
         heads, width = config.heads_of(self.layer), config.head_size
 
-        def split(name):  # -> [B, h, L, d]
-            y = tf.reshape(self._product(f"attention/self/{name}", x), [batch, length, heads, width])
-            return tf.transpose(y, [0, 2, 1, 3])
+        def split(name, x):  # [B*L, H] -> [B, h, L, d]
+            y = self._product(f"attention/self/{name}", x)
+            return tf.transpose(tf.reshape(y, [batch, tf.shape(x)[0] // tf.maximum(batch, 1), heads, width]), [0, 2, 1, 3])
 
-        query, key, value = split("query"), split("key"), split("value")
+        query, key, value = split("query", asking), split("key", x), split("value", x)
         if config.position_embedding == "rotary":
             angle = np.arange(config.max_position_embeddings)[:, None] / 10000.0 ** (np.arange(0, width, 2) / width)
             cosine = tf.constant(np.cos(angle), x.dtype)[:length]  # [L, d/2]
             sine = tf.constant(np.sin(angle), x.dtype)[:length]
-            query, key = _rotate(query, cosine, sine), _rotate(key, cosine, sine)
+            asked = tf.shape(query)[2]
+            query, key = _rotate(query, cosine[:asked], sine[:asked]), _rotate(key, cosine, sine)
         # The scale goes to the query: fewer numbers than the scores, and float16 scores stay small.
         scores = tf.matmul(query * (width**-0.5), key, transpose_b=True)  # [B, h, L, L]
         bias = (1.0 - tf.cast(mask, "float32"))[:, None, None, :] * MASKED
@@ -412,13 +431,13 @@ class Norm(_BertLayer):
 
 @_register
 class Pooler(_BertLayer):
-    """tanh(W first token + b); [B, L, H] -> [B, H]. ``modeling.py``: "pooler"."""
+    """tanh(W x + b) of the first position; [B, H] -> [B, H]. ``modeling.py``: "pooler"."""
 
     def build(self, input_shape=None):
         self._new_dense("dense", self.config.hidden_size, self.config.hidden_size)
 
-    def call(self, sequence):
-        return tf.tanh(self._product("dense", sequence[:, 0]))
+    def call(self, first):
+        return tf.tanh(self._product("dense", first))
 
 
 @_register
@@ -480,18 +499,43 @@ class NextSentence(_BertLayer):
 class Encoded:
     """What a head builds on: symbolic tensors of one encoder.
 
-    ``inputs`` maps the three names of ``INPUTS`` to int32 [B, L]; ``sequence`` [B, L, H]; ``mask`` bool [B, L];
-    ``layers``: the embedding output and every layer's, [B, L, H]; ``attention_probs``: of every layer, float32
-    [B, h, L, L], empty unless asked for. ``pooled`` [B, H] and the heads of pretraining enter the graph when read.
+    ``inputs`` maps the three names of ``INPUTS`` to int32 [B, L]; ``mask`` bool [B, L]. What follows enters the graph when
+    it is read: ``sequence`` [B, L, H]; ``first`` [B, H], its first position ([CLS]), for which the last layer computes
+    nothing else; ``pooled`` [B, H]; ``layers``: the embedding output and every layer's, [B, L, H]; the heads of pretraining.
+    ``attention_probs``: of every layer, float32 [B, h, L, L], empty unless asked for.
     """
 
     config: BertConfig
     inputs: dict[str, Any]
-    sequence: Any
     mask: Any
-    layers: tuple[Any, ...]
     attention_probs: tuple[Any, ...]
+    _below: tuple[Any, ...]  # all of ``layers`` but the last
+    _top: Any  # last layer: call(first=False) -> its output
     _embeddings: Embeddings
+
+    @functools.cached_property
+    def layers(self) -> tuple[Any, ...]:
+        """The embedding output and every layer's output, [B, L, H] each."""
+        return (*self._below, self._top(first=False))
+
+    @functools.cached_property
+    def sequence(self) -> Any:
+        """What the encoder makes of every position, [B, L, H]."""
+        return self._normed(self.layers[-1])
+
+    @functools.cached_property
+    def first(self) -> Any:
+        """``sequence`` at the first position, [B, H]; cheaper where ``sequence`` itself is not read before."""
+        if "sequence" in vars(self):
+            return self.sequence[:, 0]
+        return self._normed(self._top(first=True))
+
+    @functools.cached_property
+    def _norm(self) -> Any:
+        return self._layer(Norm, "LayerNorm")
+
+    def _normed(self, hidden: Any) -> Any:
+        return self._norm(hidden) if self.config.norm_position == "pre" else hidden
 
     def _layer(self, kind: type, name: str) -> Any:
         return kind(self.config, name=name, dtype=self._embeddings.dtype_policy)
@@ -499,7 +543,7 @@ class Encoded:
     @functools.cached_property
     def pooled(self) -> Any:
         """tanh(W [CLS] + b), [B, H]."""
-        return self._layer(Pooler, "pooler")(self.sequence)
+        return self._layer(Pooler, "pooler")(self.first)
 
     @functools.cached_property
     def _predictions(self) -> Any:
@@ -558,18 +602,28 @@ def encode(
         noise = Noise(config, seed, name="noise", dtype=dtype)(inputs["input_ids"])
     embeddings = Embeddings(config, name="embeddings", dtype=dtype)
     hidden = embeddings(inputs["input_ids"], inputs["token_type_ids"], noise)
-    layers, probs = [hidden], []
-    for number in range(config.num_hidden_layers):
-        block = Block(config, number, attention_probs, name=f"layer_{number}", dtype=dtype)
+    blocks = [
+        Block(config, number, attention_probs, name=f"layer_{number}", dtype=dtype)
+        for number in range(config.num_hidden_layers)
+    ]
+    below, probs = [hidden], []
+    for block in blocks[: None if attention_probs else -1]:
         hidden = block(hidden, mask, noise)
         if attention_probs:
             hidden, of_layer = hidden
             probs.append(of_layer)
-        layers.append(hidden)
-    sequence = hidden
-    if config.norm_position == "pre":
-        sequence = Norm(config, name="LayerNorm", dtype=dtype)(hidden)
-    return Encoded(config, inputs, sequence, mask, tuple(layers), tuple(probs), embeddings)
+        below.append(hidden)
+    if attention_probs:  # the last layer is whole already
+        last = below.pop()
+
+        def top(first: bool) -> Any:
+            return last[:, 0] if first else last
+    else:
+
+        def top(first: bool) -> Any:
+            return blocks[-1](hidden, mask, noise, first=first)
+
+    return Encoded(config, inputs, mask, tuple(probs), tuple(below), top, embeddings)
 
 
 # ------------------------------------------------------------------------------------------------------ model

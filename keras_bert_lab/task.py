@@ -13,6 +13,7 @@ import importlib.util
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from .windows import Pieces, Windows, pack
 from .wordpiece import Tokenizer
 
 CHUNK = 4096  # examples in flight while streaming: enough to sort by length, little enough to forget
+PARALLEL = 3  # batches being computed at a time
 BULK = 100_000  # from this many texts on, the tokenizer in the graph, on all cores, makes up for its start
 
 
@@ -316,14 +318,21 @@ class Task:
         found: dict[str, Any] = {
             name: [None] * len(windows) if self._a_token[name] else np.zeros((len(windows), *t.shape[1:]), np.float32)
             for name, t in self.model.output.items()}
-        for rows in batching.ordered(windows):
-            computed = self.forward({k: tf.constant(v) for k, v in windows.pad(rows).items()})
-            for name, values in computed.items():
+        plan, forward = batching.ordered(windows), self.forward
+
+        def run(rows: np.ndarray, length: int) -> None:
+            x = windows.pad(rows, int(length))
+            for name, values in forward({k: tf.constant(v) for k, v in x.items()}).items():
                 if self._a_token[name]:
-                    for row, value, length in zip(rows, values.numpy(), windows.lengths[rows], strict=True):
-                        found[name][row] = value[:length]
+                    for row, value, real in zip(rows, values.numpy(), windows.lengths[rows], strict=True):
+                        found[name][row] = value[:real]
                 else:
                     found[name][rows] = values.numpy()
+
+        # Several batches at once: while one adds and normalizes on one core, another multiplies on the rest.
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            for _ in pool.map(run, plan, plan.padded):
+                pass
         return found
 
     @functools.cached_property
