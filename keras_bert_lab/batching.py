@@ -1,7 +1,7 @@
 """Rows of many lengths as batches with little padding: which rows, in which order, filled up to what.
 
-Rows of like length share a batch, which is padded to its longest row (on a GPU rounded up to a multiple of 8), never to the
-model's maximum. When training, the order is random but for that, anew every epoch, and the same again for the same
+Rows of like length share a batch, which is padded to its longest row (on a GPU rounded up to a multiple of 8), never to
+the model's maximum. When training, the order is random but for that, anew every epoch, and the same again for the same
 seed. A batch that lacks rows is filled up with copies of weight 0: all are equally large and no row is dropped.
 """
 

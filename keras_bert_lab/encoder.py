@@ -175,7 +175,8 @@ class _BertLayer(keras.layers.Layer):
 
     def _new(self, path: str, shape: tuple[int, ...], start: str = "normal") -> None:
         """Makes the variable ``path`` (below the layer's own) and files it in ``_by_path``."""
-        *above, scope, name = (*self.scope, self.name, *path.split("/"))
+        parts: list[str] = [*self.scope, self.name, *path.split("/")]
+        *above, scope, name = parts
         initializer: Any = start
         if start == "normal":
             initializer = keras.initializers.TruncatedNormal(stddev=self.config.initializer_range)
@@ -238,6 +239,10 @@ class Noise(_BertLayer):
 
     def get_config(self):
         return {**super().get_config(), "seed": self.seed}
+
+    def load_own_variables(self, store):
+        if len(store):  # a file that was saved without dropout has no seed: then ours stays
+            super().load_own_variables(store)
 
     def compute_output_spec(self, input_ids, training=False):
         return keras.KerasTensor((2,), dtype="int64")
@@ -304,8 +309,8 @@ class Block(_BertLayer):
     """One transformer layer (Vaswani et al. 2017, section 3; BERT: norms after the residual sums).
 
     hidden [B, L, H], mask bool [B, L], noise int [2] -> hidden [B, L, H], or (hidden, probabilities float32
-    [B, h, L, L]) with ``attention_probs``. With ``first=True`` only the first position is computed, [B, H], from the keys
-    and values of all: five sixths of the last layer are saved where nothing but [CLS] is read.
+    [B, h, L, L]) with ``attention_probs``. With ``first=True`` only the first position is computed, [B, H],
+    from the keys and values of all: five sixths of the last layer are saved where nothing but [CLS] is read.
 
     Sites, the places that an adapter may hang from: each dense product (``attention/self/query|key|value``,
     ``attention/output/dense``, ``intermediate/dense``, ``output/dense``) goes through ``_product(site, x)``.
@@ -377,16 +382,17 @@ class Block(_BertLayer):
         return (x, probs) if self.attention_probs else x
 
     def _attend(self, asking, x, batch, length, mask, noise, site):
-        """x [B*L, H], asking [B*Q, H] (the first Q positions) -> context [B*Q, h*d], probabilities float32 [B, h, Q, L].
+        """x [B*L, H], asking [B*Q, H] (the first Q positions) -> context [B*Q, h*d], probabilities [B, h, Q, L].
 
-        Vaswani et al. 2017, eq. 1.
+        Probabilities are float32. Vaswani et al. 2017, eq. 1.
         """
         config = self.config
         heads, width = config.heads_of(self.layer), config.head_size
 
         def split(name, x):  # [B*L, H] -> [B, h, L, d]
             y = self._product(f"attention/self/{name}", x)
-            return tf.transpose(tf.reshape(y, [batch, tf.shape(x)[0] // tf.maximum(batch, 1), heads, width]), [0, 2, 1, 3])
+            places = tf.shape(x)[0] // tf.maximum(batch, 1)
+            return tf.transpose(tf.reshape(y, [batch, places, heads, width]), [0, 2, 1, 3])
 
         query, key, value = split("query", asking), split("key", x), split("value", x)
         if config.position_embedding == "rotary":
@@ -499,9 +505,10 @@ class NextSentence(_BertLayer):
 class Encoded:
     """What a head builds on: symbolic tensors of one encoder.
 
-    ``inputs`` maps the three names of ``INPUTS`` to int32 [B, L]; ``mask`` bool [B, L]. What follows enters the graph when
-    it is read: ``sequence`` [B, L, H]; ``first`` [B, H], its first position ([CLS]), for which the last layer computes
-    nothing else; ``pooled`` [B, H]; ``layers``: the embedding output and every layer's, [B, L, H]; the heads of pretraining.
+    ``inputs`` maps the three names of ``INPUTS`` to int32 [B, L]; ``mask`` bool [B, L]. What follows enters the graph
+    when it is read: ``sequence`` [B, L, H]; ``first`` [B, H], its first position ([CLS]), for which the last layer
+    computes nothing else; ``pooled`` [B, H]; ``layers``: the embedding output and every layer's, [B, L, H]; the heads
+    of pretraining.
     ``attention_probs``: of every layer, float32 [B, h, L, L], empty unless asked for.
     """
 

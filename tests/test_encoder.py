@@ -545,12 +545,13 @@ def test_nothing_is_built_that_nobody_reads():
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"norm_position": "pre"}, {"position_embedding": "rotary"}, {"attention_heads": ((0, 2), (1,))}, {"hidden_act": "swiglu"}],
+    [{}, {"norm_position": "pre"}, {"position_embedding": "rotary"}, {"attention_heads": ((0, 2), (1,))},
+     {"hidden_act": "swiglu"}],
     ids=str,
 )
 @pytest.mark.parametrize("training", [False, True])
 def test_the_first_position_alone_is_that_of_the_sequence(fields, training):
-    """The last layer computed for [CLS] only: the same numbers and gradients, without dropout, as cut from the whole."""
+    """The last layer computed for [CLS] only: the same numbers and gradients as cut from the whole (no dropout)."""
     config = TINY.replace(num_attention_heads=3, hidden_size=12, **STILL, **fields)
     encoded = encode(config)
     alone = keras.Model(encoded.inputs, encoded.first)  # read first: nothing else of the last layer is in its graph

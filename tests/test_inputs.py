@@ -156,7 +156,7 @@ def with_dropout(rate, head_rate=0.1):
     return CheckedModel(inner.input, keras.layers.Dense(2, bias_initializer="normal")(kept))
 
 
-@pytest.mark.parametrize(("saved", "asked"), [(0.1, 0.1), (0.1, 0.0)])
+@pytest.mark.parametrize(("saved", "asked"), [(0.1, 0.1), (0.1, 0.0), (0.0, 0.1)])
 def test_a_weights_file_is_about_weights_not_seeds(tmp_path, saved, asked):
     model, again = with_dropout(saved), with_dropout(asked)
     model.save_weights(tmp_path / "model.weights.h5")
