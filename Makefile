@@ -35,7 +35,7 @@ demo: $(VENV)/with-minilm  ## from an original checkpoint to a SavedModel that t
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/with-test  ## the test suite (installs no torch)
-	$(BIN)/python -m pytest -m 'not interop' $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not interop' $(ARGS)
 
 lint: $(VENV)/with-lint  ## ruff
 	$(BIN)/python -m ruff check .

@@ -9,7 +9,7 @@ from setuptools import setup
 PACKAGES = {"keras_bert_lab": "keras_bert_lab", "keras_bert_lab.heads": "heads", "keras_bert_lab.tools": "tools"}
 
 EXTRAS = {
-    "test": ["pytest>=8,<10", "hypothesis>=6,<7", "setuptools>=64", "wheel"],
+    "test": ["pytest>=8,<10", "pytest-xdist>=3.6,<4", "hypothesis>=6,<7", "setuptools>=64", "wheel"],
     "lint": ["ruff>=0.9,<0.18"],
     "types": ["mypy>=1.14,<3"],
     # The other side of every comparison. torch should be a CPU build; BUILD.md says how to get one.

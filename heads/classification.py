@@ -203,7 +203,7 @@ class Classification(TableHead):
             if count > depth:
                 raise UserError("pooling", f"{self.pooling}, but the encoder has {depth} layers", f"at most {depth}")
             # the last layer has the norm that a pre-norm encoder puts behind it
-            firsts = [layer[:, 0] for layer in encoded.layers[depth + 1 - count : depth]]
+            firsts = [encoded.first_of(layer) for layer in encoded.layers[depth + 1 - count : depth]]
             return ops.concatenate([*firsts, encoded.first], axis=-1)
         if self.pooling == "cls" and not self.bilstm:
             return encoded.pooled

@@ -382,19 +382,19 @@ class Block(_BertLayer):
         return (x, probs) if self.attention_probs else x
 
     def _attend(self, asking, x, batch, length, mask, noise, site):
-        """x [B*L, H], asking [B*Q, H] (the first Q positions) -> context [B*Q, h*d], probabilities [B, h, Q, L].
+        """x [B*L, H], asking [B*Q, H] (x itself, or the first position) -> context [B*Q, h*d], probabilities [B, h, Q, L].
 
         Probabilities are float32. Vaswani et al. 2017, eq. 1.
         """
         config = self.config
         heads, width = config.heads_of(self.layer), config.head_size
 
-        def split(name, x):  # [B*L, H] -> [B, h, L, d]
-            y = self._product(f"attention/self/{name}", x)
-            places = tf.shape(x)[0] // tf.maximum(batch, 1)
-            return tf.transpose(tf.reshape(y, [batch, places, heads, width]), [0, 2, 1, 3])
+        def split(name, x, places):  # [B*L, H] -> [B, h, L, d]
+            y = tf.reshape(self._product(f"attention/self/{name}", x), [batch, places, heads, width])
+            return tf.transpose(y, [0, 2, 1, 3])
 
-        query, key, value = split("query", asking), split("key", x), split("value", x)
+        query = split("query", asking, length if asking is x else 1)
+        key, value = split("key", x, length), split("value", x, length)
         if config.position_embedding == "rotary":
             angle = np.arange(config.max_position_embeddings)[:, None] / 10000.0 ** (np.arange(0, width, 2) / width)
             cosine = tf.constant(np.cos(angle), x.dtype)[:length]  # [L, d/2]
@@ -433,6 +433,14 @@ class Norm(_BertLayer):
     def call(self, hidden, training=False):
         gamma, beta = self._by_path["gamma"], self._by_path["beta"]
         return _layer_norm(hidden, gamma, beta, self.config.layer_norm_eps, training)
+
+
+@_register
+class First(_BertLayer):
+    """The first position; [B, L, H] -> [B, H]. (A layer, because Keras' own slicing fails in a RematScope.)"""
+
+    def call(self, hidden):
+        return hidden[:, 0]
 
 
 @_register
@@ -533,9 +541,17 @@ class Encoded:
     @functools.cached_property
     def first(self) -> Any:
         """``sequence`` at the first position, [B, H]; cheaper where ``sequence`` itself is not read before."""
-        if "sequence" in vars(self):
-            return self.sequence[:, 0]
+        if "sequence" in vars(self) or self.attention_probs:
+            return self.first_of(self.sequence)
         return self._normed(self._top(first=True))
+
+    def first_of(self, hidden: Any) -> Any:
+        """[B, L, H] -> [B, H], its first position."""
+        return self._first(hidden)
+
+    @functools.cached_property
+    def _first(self) -> Any:
+        return self._layer(First, "first")
 
     @functools.cached_property
     def _norm(self) -> Any:
@@ -624,7 +640,7 @@ def encode(
         last = below.pop()
 
         def top(first: bool) -> Any:
-            return last[:, 0] if first else last
+            return last
     else:
 
         def top(first: bool) -> Any:
