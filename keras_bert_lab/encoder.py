@@ -382,7 +382,7 @@ class Block(_BertLayer):
         return (x, probs) if self.attention_probs else x
 
     def _attend(self, asking, x, batch, length, mask, noise, site):
-        """x [B*L, H], asking [B*Q, H] (x itself, or the first position) -> context [B*Q, h*d], probabilities [B, h, Q, L].
+        """x [B*L, H], asking [B*Q, H] (x or its first position) -> context [B*Q, h*d], probabilities [B, h, Q, L].
 
         Probabilities are float32. Vaswani et al. 2017, eq. 1.
         """

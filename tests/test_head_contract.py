@@ -242,7 +242,7 @@ def test_a_strangers_head_through_the_same_tools(stranger):
     assert done.returncode == 0, done.stderr[-3000:]
     scores = json.loads((folder / "scores.json").read_text())
     print(scores)
-    assert scores["f1"] > 0.9 and scores["count_error"] < 0.5
+    assert scores["f1"] > 0.9 and scores["count_error"] < 0.7
     done = python(stranger, *tool, "predict", "--task=task", f"--data={plain}", "--output=answers.jsonl")
     assert done.returncode == 0, done.stderr[-3000:]
     answers = [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
