@@ -1,8 +1,9 @@
 """Rows of many lengths as batches with little padding: which rows, in which order, filled up to what.
 
-Rows of like length share a batch, which is padded to its longest row (rounded up to an even number, on a GPU to a multiple of 8), never to
-the model's maximum. When training, the order is random but for that, anew every epoch, and the same again for the same
-seed. A batch that lacks rows is filled up with copies of weight 0: all are equally large and no row is dropped.
+Rows of like length share a batch, which is padded to its longest row (rounded up to an even number, on a GPU to a
+multiple of 8), never to the model's maximum. When training, the order is random but for that, anew every epoch, and the
+same again for the same seed. A batch that lacks rows is filled up with copies of weight 0: all are equally large and no
+row is dropped.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Plan:
 
 @functools.cache
 def granule() -> int:
-    """Batch lengths are multiples of this: 8 for the matrix units of a GPU; 2 on a CPU, which is slow at odd lengths."""
+    """Batch lengths are multiples of this: 8 for a GPU's matrix units; 2 on a CPU, which is slow at odd lengths."""
     return 8 if tf.config.list_logical_devices("GPU") else 2
 
 
