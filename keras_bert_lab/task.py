@@ -93,13 +93,23 @@ class Text:
 
     def __init__(self, tokenizer: Tokenizer, max_length: int, truncation: str) -> None:
         self.tokenizer, self.max_length, self.truncation = tokenizer, max_length, truncation
+        self._seen = np.zeros(3, np.int64)  # rows, rows cut, pieces left out, since the last report
 
     def __call__(self, first: Sequence[str], second: Sequence[str] | None = None) -> Windows:
         """Windows (int32 ids, types, character offsets) of ``first``, or of the pairs ``first[i], second[i]``."""
         token = self.tokenizer
         both = None if second is None else self.pieces(second)
-        return pack(self.pieces(first), both, cls_id=token.cls_id, sep_id=token.sep_id, pad_id=token.pad_id,
-                    max_length=self.max_length, truncation=self.truncation)
+        windows = pack(self.pieces(first), both, cls_id=token.cls_id, sep_id=token.sep_id, pad_id=token.pad_id,
+                       max_length=self.max_length, truncation=self.truncation)
+        self._seen += len(windows), np.count_nonzero(windows.dropped), windows.dropped.sum()
+        return windows
+
+    def report(self) -> str:
+        """What was cut since the last report, in words; "" if nothing was."""
+        (rows, cut, dropped), self._seen = self._seen, np.zeros(3, np.int64)
+        if not cut:
+            return ""
+        return f"{cut} of {rows} rows were cut to {self.max_length} pieces; {dropped} pieces were left out"
 
     def pieces(self, texts: Sequence[str]) -> Pieces:
         if len(texts) >= BULK and self.graph is not None:
@@ -285,6 +295,8 @@ class Task:
         judged = self.features(held) if held else None
         say(f"{len(examples)} training and {len(held)} dev examples; {self.name}, {self.head.describe()}")
         say(batching.describe(features, recipe.batch_size, self.text.max_length))
+        if cut := self.text.report():
+            say(f"{cut}; a larger max_length keeps more")
         model = self.model
         if self.audit is not None:
             say(str(self.audit))

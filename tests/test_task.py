@@ -104,6 +104,17 @@ def test_labels_keep_their_order_whatever_the_order_of_rows(checkpoint, trained,
     assert trained.evaluate((texts, labels))["accuracy"] == trained.scores["accuracy"]
 
 
+def test_what_is_cut_is_reported_once(checkpoint, capsys):
+    """CASES O11: 100 pieces in a row of 64 keep 62 and lose 38."""
+    task = Task.from_checkpoint(checkpoint, max_length=64, labels=["bad", "good"])
+    task.predict(["a " * 100, "a " * 62, "a"])
+    assert task.text.report() == "1 of 3 rows were cut to 64 pieces; 38 pieces were left out"
+    assert task.text.report() == ""
+    task.fit((["a " * 100, "a"], ["good", "bad"]), epochs=1, dev_fraction=0)
+    said = "1 of 2 rows were cut to 64 pieces; 38 pieces were left out; a larger max_length keeps more"
+    assert said in capsys.readouterr().out
+
+
 def test_frozen_encoder_stays_bit_identical(checkpoint, file):
     task = Task.from_checkpoint(checkpoint, max_length=32, labels=["bad", "good"])
     before = {v.path: v.numpy() for v in task.model.variables}

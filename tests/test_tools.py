@@ -90,6 +90,13 @@ def test_mistakes_are_one_line_and_no_traceback(place, arguments, status, words)
     assert not (place / "new").exists()
 
 
+def test_predict_and_evaluate_say_what_was_cut(place):
+    (place / "long.tsv").write_text("text\tlabel\n" + "a " * 100 + "\tpositive\nb\tnegative\n", "utf-8")
+    for tool in ("predict", "evaluate"):
+        done = call(tool, "--task=my-task", "--data=long.tsv", cwd=place)
+        assert done.returncode == 0 and "1 of 2 rows were cut to 48 pieces; 54 pieces were left out" in done.stderr
+
+
 def test_debug_shows_the_traceback(place):
     done = call("predict", "--task=nowhere", "--data=two.tsv", "--debug", cwd=place)
     assert done.returncode == 1 and "Traceback" in done.stderr

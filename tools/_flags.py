@@ -94,3 +94,9 @@ def print_scores(scores: dict) -> None:
                 print(f"    {row:22} " + "  ".join(shown))
         else:
             print(f"  {name:24} {value}")
+
+
+def say_cut(task) -> None:
+    """Says on standard error how many rows did not fit into the model and were cut."""
+    if cut := task.text.report():
+        print(cut, file=sys.stderr)

@@ -21,7 +21,9 @@ def main(argv: list[str]) -> None:
     _flags.arguments(argv, required=("task", "data"))
     from keras_bert_lab.artifact import load
 
-    scores = load(FLAGS.task).evaluate(FLAGS.data)
+    task = load(FLAGS.task)
+    scores = task.evaluate(FLAGS.data)
     _flags.print_scores(scores)
+    _flags.say_cut(task)
     if FLAGS.json:
         Path(FLAGS.json).write_text(json.dumps(scores, indent=1, ensure_ascii=False) + "\n", "utf-8")

@@ -27,10 +27,12 @@ def main(argv: list[str]) -> None:
     began, rows = time.perf_counter(), 0
     with contextlib.ExitStack() as stack:
         write = stack.enter_context(writer(FLAGS.output or sys.stdout))
-        for _, answer in load(FLAGS.task).stream(FLAGS.data):
+        task = load(FLAGS.task)
+        for _, answer in task.stream(FLAGS.data):
             write(answer)
             rows += 1
             if FLAGS.output and rows % 4096 == 0:
                 print(f"\r{rows} rows, {rows / (time.perf_counter() - began):.0f} a second", end="", file=sys.stderr)
+    _flags.say_cut(task)
     if FLAGS.output:
         print(f"\r{rows} rows written to {FLAGS.output} in {time.perf_counter() - began:.1f} s", file=sys.stderr)
