@@ -101,7 +101,7 @@ class Text:
         both = None if second is None else self.pieces(second)
         windows = pack(self.pieces(first), both, cls_id=token.cls_id, sep_id=token.sep_id, pad_id=token.pad_id,
                        max_length=self.max_length, truncation=self.truncation)
-        self._seen += len(windows), np.count_nonzero(windows.dropped), windows.dropped.sum()
+        self._seen += np.array([len(windows), np.count_nonzero(windows.dropped), windows.dropped.sum()])
         return windows
 
     def report(self) -> str:
