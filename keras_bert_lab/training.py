@@ -136,6 +136,13 @@ class ExactModel(keras.Model):
 
     # -- the steps ---------------------------------------------------------------------------------------------
 
+    def make_train_function(self, force: bool = False) -> Any:
+        """As in Keras, with the optimizer's slots made first: made while the step is traced, they'd cost a second trace."""
+        if self.built and not self.optimizer.built:
+            with self.distribute_strategy.scope():
+                self.optimizer.build(self.trainable_variables)
+        return super().make_train_function(force)
+
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """One update from one replica's share of a batch: (x, y, weights)."""
         x, y, w = keras.utils.unpack_x_y_sample_weight(data)
