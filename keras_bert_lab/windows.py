@@ -86,6 +86,7 @@ class Windows:
         splits: int64 [rows + 1].
         example: int32 [rows], index of the example that the row comes from.
         dropped: int32 [rows], number of pieces that were cut off.
+        begin: int64 [rows], the piece of its text (the second, where there are two) that the row begins with.
         pad_id: the id that `pad` fills with.
     """
 
@@ -96,6 +97,7 @@ class Windows:
     splits: np.ndarray
     example: np.ndarray
     dropped: np.ndarray
+    begin: np.ndarray
     pad_id: int = 0
 
     def __len__(self) -> int:
@@ -112,7 +114,8 @@ class Windows:
         lengths = self.lengths[rows]
         at = spread(self.splits[:-1][rows], lengths)
         ids, types, starts, ends = self.input_ids[at], self.token_type_ids[at], self.starts[at], self.ends[at]
-        return Windows(ids, types, starts, ends, _splits(lengths), self.example[rows], self.dropped[rows], self.pad_id)
+        kept = self.example[rows], self.dropped[rows], self.begin[rows]
+        return Windows(ids, types, starts, ends, _splits(lengths), *kept, self.pad_id)
 
     def pad(
         self, rows: Sequence[int] | np.ndarray | None = None, length: int | None = None, multiple: int = 1
@@ -201,22 +204,100 @@ def pack(
         keep_a = np.minimum(a, np.maximum(room - b, room - room // 2))
         keep_b = np.minimum(b, np.maximum(room - a, room // 2))
 
-    single = second is None
-    lengths = keep_a + 2 + (0 if single else keep_b + 1)
+    none, rows = np.zeros_like(a), np.arange(len(a))
+    parts = [(first, Cuts(rows, none, keep_a))] + ([] if second is None else [(second, Cuts(rows, none, keep_b))])
+    dropped = (a + b - keep_a - keep_b).astype(np.int32)
+    return _laid(parts, dropped, cls_id=cls_id, sep_id=sep_id, pad_id=pad_id)
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Stretches of texts, one a row: row r shows pieces ``begin[r] .. begin[r] + length[r] - 1`` of text ``example[r]``.
+
+    Attributes:
+        example, begin, length: int64 [rows].
+    """
+
+    example: np.ndarray
+    begin: np.ndarray
+    length: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.example)
+
+
+def sliding(lengths: np.ndarray, room: int | np.ndarray, stride: int) -> Cuts:
+    """Windows of at most `room` pieces, one every `stride` pieces, until a text's end is covered.
+
+    The loop of run_squad.py (`convert_examples_to_features`, ``doc_stride``) for all texts at once. A text of no
+    pieces has one window of none.
+
+    Args:
+        lengths: int [texts], pieces of each.
+        room: pieces of a window at most; one number, or one a text.
+        stride: pieces from one window's begin to the next one's, 1 to `room`.
+
+    Raises:
+        UserError: a stride that is no number of pieces, or that would leave pieces out.
+
+    Example:
+        >>> cuts = sliding(np.array([7, 0]), room=4, stride=2)
+        >>> cuts.example.tolist(), cuts.begin.tolist(), cuts.length.tolist()
+        ([0, 0, 0, 1], [0, 2, 4, 0], [4, 4, 3, 0])
+    """
+    lengths = np.asarray(lengths, np.int64)
+    rooms = np.broadcast_to(np.asarray(room, np.int64), lengths.shape)
+    least = int(rooms.min(initial=np.iinfo(np.int64).max))
+    if not 1 <= stride <= least:
+        raise UserError(f"stride {stride}", f"a window has room for {least} pieces", f"give 1 to {least}")
+    count = 1 + np.maximum(-(-(lengths - rooms) // stride), 0)
+    example = np.repeat(np.arange(len(lengths)), count)
+    begin = spread(np.zeros_like(count), count) * stride
+    return Cuts(example, begin, np.minimum(lengths[example] - begin, rooms[example]))
+
+
+def cut(
+    pieces: Pieces, cuts: Cuts, first: Pieces | None = None, *, cls_id: int, sep_id: int, pad_id: int = 0
+) -> Windows:
+    """``[CLS] stretch [SEP]`` of every stretch, or ``[CLS] first [SEP] stretch [SEP]``; nothing is left out.
+
+    Args:
+        pieces: whole texts.
+        cuts: which stretches of them.
+        first: the text that stands before every stretch, one a text of `pieces` (a question before its context).
+        cls_id, sep_id, pad_id: vocabulary ids.
+
+    Example:
+        >>> p = Pieces(*(np.arange(5, 9, dtype="int32"),) * 3, splits=np.array([0, 4]))
+        >>> w = cut(p, sliding(p.lengths, room=3, stride=2), cls_id=2, sep_id=3)
+        >>> w.input_ids.tolist(), w.begin.tolist()
+        ([2, 5, 6, 7, 3, 2, 7, 8, 3], [0, 2])
+    """
+    parts = [(pieces, cuts)]
+    if first is not None:
+        whole = Cuts(cuts.example, np.zeros_like(cuts.begin), first.lengths[cuts.example])
+        parts.insert(0, (first, whole))
+    return _laid(parts, np.zeros(len(cuts), np.int32), cls_id=cls_id, sep_id=sep_id, pad_id=pad_id)
+
+
+def _laid(parts: list[tuple[Pieces, Cuts]], dropped: np.ndarray, *, cls_id: int, sep_id: int, pad_id: int) -> Windows:
+    """Rows of [CLS] and, for every part, its stretch and [SEP]; the parts' token types are 0, 1."""
+    cuts = parts[-1][1]
+    lengths = 1 + sum(part.length + 1 for _, part in parts)
     splits = _splits(lengths)
     ids = np.full(splits[-1], sep_id, np.int32)
     starts, ends = np.full_like(ids, -1), np.full_like(ids, -1)
     types = np.zeros_like(ids)
     ids[splits[:-1]] = cls_id
-    parts = [(first, keep_a, splits[:-1] + 1)]
-    if second is not None:
-        parts.append((second, keep_b, splits[:-1] + keep_a + 2))
-        types[spread(splits[:-1] + keep_a + 2, keep_b + 1)] = 1
-    for pieces, keep, begins in parts:
-        to, at = spread(begins, keep), spread(pieces.splits[:-1], keep)
+    place = splits[:-1] + 1
+    for kind, (pieces, part) in enumerate(parts):
+        to = spread(place, part.length)
+        at = spread(pieces.splits[:-1][part.example] + part.begin, part.length)
         ids[to], starts[to], ends[to] = pieces.ids[at], pieces.starts[at], pieces.ends[at]
-    dropped = (a + b - keep_a - keep_b).astype(np.int32)
-    return Windows(ids, types, starts, ends, splits, np.arange(len(a), dtype=np.int32), dropped, pad_id)
+        if kind:
+            types[spread(place, part.length + 1)] = kind
+        place = place + part.length + 1
+    return Windows(ids, types, starts, ends, splits, cuts.example.astype(np.int32), dropped, cuts.begin, pad_id)
 
 
 def room_for(max_length: int, *, pair: bool, truncation: str) -> int:

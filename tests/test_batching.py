@@ -17,7 +17,15 @@ def features(lengths, tokens=False, **more):
     n, rows = int(splits[-1]), len(lengths)
     ids = np.repeat(np.arange(rows), lengths).astype(np.int32) * 1000 + 7  # every piece tells its row
     windows = Windows(
-        ids, np.ones(n, np.int32), ids, ids, splits, np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32), 99
+        ids,
+        np.ones(n, np.int32),
+        ids,
+        ids,
+        splits,
+        example=np.arange(rows, dtype=np.int32),
+        dropped=np.zeros(rows, np.int32),
+        begin=np.zeros(rows, np.int64),
+        pad_id=99,
     )
     y, w = {"label": np.arange(rows, dtype=np.int32)}, {"label": np.full(rows, 0.5, np.float32)}
     if tokens:

@@ -60,7 +60,14 @@ def rows(count, seed=0):
     splits = np.concatenate([[0], np.cumsum(lengths)])
     ids = chance.integers(5, 60, splits[-1]).astype("int32")
     windows = Windows(
-        ids, np.zeros_like(ids), ids, ids, splits, np.arange(count, dtype="int32"), np.zeros(count, "int32")
+        ids,
+        np.zeros_like(ids),
+        ids,
+        ids,
+        splits,
+        example=np.arange(count, dtype="int32"),
+        dropped=np.zeros(count, "int32"),
+        begin=np.zeros(count, "int64"),
     )
     tags = chance.integers(0, 3, len(ids)).astype("int32")
     tags[chance.random(len(ids)) < 0.3] = -100

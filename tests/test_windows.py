@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_bert_lab.errors import UserError
-from keras_bert_lab.windows import Pieces, pack
+from keras_bert_lab.windows import Cuts, Pieces, cut, pack, sliding
 
 CLS, SEP, PAD = 101, 102, 0
 
@@ -120,3 +120,63 @@ def test_requests_that_cannot_be_met(change, said):
 def test_padding_to_less_than_a_row_is_refused():
     with pytest.raises(UserError, match="row 1: has 6 pieces, padded to 5"):
         pack(pieces([1, 4]), cls_id=CLS, sep_id=SEP, pad_id=PAD, max_length=10).pad(length=5)
+
+
+def loop(length, room, stride):
+    """The loop over a document in run_squad.py."""
+    found, begin = [], 0
+    while True:
+        size = min(length - begin, room)
+        found.append((begin, size))
+        if begin + size >= length:
+            return found
+        begin += min(size, stride)
+
+
+def test_sliding_is_the_loop_of_the_original_for_all_small_lengths():
+    lengths = np.arange(30)
+    for room in range(1, 9):
+        for stride in range(1, room + 1):
+            cuts = sliding(lengths, room, stride)
+            for text in lengths:
+                mine = cuts.example == text
+                assert list(zip(cuts.begin[mine], cuts.length[mine], strict=True)) == loop(text, room, stride)
+
+
+def test_sliding_with_a_room_for_each_text():
+    lengths, rooms = np.array([9, 3, 0, 9]), np.array([4, 5, 2, 9])
+    cuts = sliding(lengths, rooms, 2)
+    right = [(t, *window) for t in range(4) for window in loop(lengths[t], rooms[t], 2)]
+    assert list(zip(cuts.example, cuts.begin, cuts.length, strict=True)) == right
+    assert len(sliding(np.zeros(0, int), 4, 2)) == 0
+
+
+@pytest.mark.parametrize("stride", [0, 5, -1])
+def test_a_stride_that_leaves_pieces_out_is_refused(stride):
+    with pytest.raises(UserError, match="room for 4 pieces. give 1 to 4"):
+        sliding(np.array([9]), 4, stride)
+
+
+def test_cut_shows_each_stretch_after_its_first_text():
+    first, second = pieces([2, 0, 3], 1), pieces([7, 0, 5], 2)
+    cuts = sliding(second.lengths, 3, 2)
+    alone = cut(second, cuts, cls_id=CLS, sep_id=SEP, pad_id=PAD)
+    both = cut(second, cuts, first, cls_id=CLS, sep_id=SEP, pad_id=PAD)
+    for w in (alone, both):
+        assert w.example.tolist() == cuts.example.tolist() and w.begin.tolist() == cuts.begin.tolist()
+        assert not w.dropped.any()
+    for r, (text, begin, size) in enumerate(zip(cuts.example, cuts.begin, cuts.length, strict=True)):
+        ids, starts, ends = second[text]
+        stretch, part = slice(begin, begin + size), slice(alone.splits[r], alone.splits[r + 1])
+        assert alone.input_ids[part].tolist() == [CLS, *ids[stretch], SEP]
+        assert alone.starts[part].tolist() == [-1, *starts[stretch], -1]
+        question, q_starts, _ = first[text]
+        part = slice(both.splits[r], both.splits[r + 1])
+        assert both.input_ids[part].tolist() == [CLS, *question, SEP, *ids[stretch], SEP]
+        assert both.starts[part].tolist() == [-1, *q_starts, -1, *starts[stretch], -1]
+        assert both.ends[part].tolist()[-size - 1 :] == [*ends[stretch], -1]
+        assert both.token_type_ids[part].tolist() == [0] * (len(question) + 2) + [1] * (size + 1)
+    taken = both.take([2, 0])
+    assert taken.begin.tolist() == [both.begin[2], both.begin[0]]
+    nothing = cut(second, Cuts(*(np.zeros(0, np.int64),) * 3), cls_id=CLS, sep_id=SEP)
+    assert len(nothing) == 0 and nothing.pad()["input_ids"].shape == (0, 0)
