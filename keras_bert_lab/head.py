@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # the contract speaks of tensors but needs none: reading file
     import tensorflow as tf
 
     from .encoder import Encoded
+    from .serving import Run
     from .windows import Windows
 
 GROUP = "keras_bert_lab.heads"
@@ -176,13 +177,15 @@ class Head:
         """True once ``outputs`` can be called: labels are known. Default: always."""
         return True
 
-    def features(self, examples: Sequence[Example], text: Callable[..., Windows]) -> Features:
+    def features(self, examples: Sequence[Example], text: Any) -> Features:
         """Rows and targets, vectorised over many examples. Examples without gold get weight 0.
 
         Args:
             examples: any number of them.
             text: ``text(first, second=None) -> Windows`` cuts lists of str with the model's tokenizer and
-                length.
+                length, one row each. For rows of another make: ``text.pieces(texts) -> Pieces`` (whole texts),
+                ``text.cut(pieces, cuts, first=None) -> Windows`` (see ``windows.sliding`` and ``windows.cut``),
+                ``text.max_length``, ``text.tokenizer``.
         """
         raise NotImplementedError
 
@@ -241,6 +244,25 @@ class Head:
         """
         raise NotImplementedError
 
+    @property
+    def tunes(self) -> str:
+        """What ``tuned`` would set, in words ("the labels' thresholds"); "" where there is nothing. Default: ""."""
+        return ""
+
+    def tuned(
+        self, examples: Sequence[Example], windows: Windows, logits: Mapping[str, Sequence[np.ndarray]]
+    ) -> Head:
+        """The head with what it learns from a trained model's logits on a dev set (thresholds). Default: itself.
+
+        Called after every epoch, so that epochs are compared by the answers that would be given; the best epoch's
+        head stays. It changes nothing about ``outputs``, ``losses`` or ``features``, and does not depend on what
+        was tuned before. Without a dev set it is not called.
+
+        Args:
+            examples, windows, logits: as for ``decode``; all examples have gold.
+        """
+        return self
+
     def score(self, examples: Iterable[Example], answers: Iterable[Any]) -> dict[str, Any]:
         """Metrics by name; both iterables are read once, in step. Numbers, and JSON-able details (tables) if any."""
         raise NotImplementedError
@@ -249,13 +271,14 @@ class Head:
         """What the exported model returns for ids: tensors by name, first axis B, plain TensorFlow ops only."""
         raise NotImplementedError
 
-    def serve(self, texts: Mapping[str, tf.Tensor], run: Callable[..., tuple[dict, dict]]) -> dict[str, tf.Tensor]:
+    def serve(self, texts: Mapping[str, tf.Tensor], run: Run) -> dict[str, tf.Tensor]:
         """What the exported model returns for raw text. Default: the ``answers`` of the texts, one row each.
 
         Args:
             texts: string tensors [B], one per name in ``text_inputs``.
             run: ``run(first, second=None) -> (logits, packed)`` tokenizes, packs and calls the model in the
-                graph; ``packed`` holds the three model inputs.
+                graph; ``packed`` holds the three model inputs. It is a ``serving.Run``: for rows of another make
+                there are ``run.tokenize(texts)`` and ``run.model(input_ids, attention_mask, token_type_ids)``.
         """
         logits, _ = run(*(texts[name] for name in self.text_inputs))
         return self.answers(logits)

@@ -27,7 +27,7 @@ from .encoder import encode
 from .errors import UserError
 from .head import Example, Features, Head, make_head
 from .recipe import Recipe
-from .windows import Pieces, Windows, pack
+from .windows import Cuts, Pieces, Windows, cut, pack
 from .wordpiece import Tokenizer
 
 CHUNK = 4096  # examples in flight while streaming: enough to sort by length, little enough to forget
@@ -102,6 +102,20 @@ class Text:
         windows = pack(self.pieces(first), both, cls_id=token.cls_id, sep_id=token.sep_id, pad_id=token.pad_id,
                        max_length=self.max_length, truncation=self.truncation)
         self._seen += np.array([len(windows), np.count_nonzero(windows.dropped), windows.dropped.sum()])
+        return windows
+
+    def cut(self, pieces: Pieces, cuts: Cuts, first: Pieces | None = None) -> Windows:
+        """Windows of any stretches of ``pieces``, after ``first`` (one a text) if given; see ``windows.cut``.
+
+        Raises:
+            UserError: a row longer than ``max_length``.
+        """
+        token = self.tokenizer
+        windows = cut(pieces, cuts, first, cls_id=token.cls_id, sep_id=token.sep_id, pad_id=token.pad_id)
+        longest = int(windows.lengths.max(initial=0))
+        if longest > self.max_length:
+            raise UserError(f"a window of {longest} pieces", f"max_length is {self.max_length}", "cut shorter ones")
+        self._seen[0] += len(windows)
         return windows
 
     def report(self) -> str:
@@ -303,11 +317,23 @@ class Task:
         steps = batching.steps(features, recipe.batch_size) * recipe.epochs
         training.freeze(model, recipe.freeze)
         training.compile(model, self.head, recipe, steps)
+        tuned: list[Head] = []  # the head after each epoch
+
+        def judge() -> dict[str, Any]:
+            assert judged is not None
+            logits = self.logits(judged.windows)
+            tuned.append(self.head.tuned(held, judged.windows, logits))
+            return tuned[-1].score(held, tuned[-1].decode(held, judged.windows, logits))
+
         began = time.perf_counter()
         history = training.run(
             model, batching.dataset(features, recipe.batch_size, shuffle=True, seed=recipe.seed), recipe,
-            judge=None if judged is None else lambda: self._score(held, judged),
+            judge=None if judged is None else judge,
             main_metric=self.head.main_metric, log_dir=log_dir, callbacks=callbacks, verbose=verbose)
+        if tuned:
+            self._set_tuned(tuned[history.best_epoch - 1], say)
+        elif self.head.tunes:
+            say(f"there is no dev set to tune {self.head.tunes} on")
         self.scores = history.best
         self.provenance |= {
             "data": {name: _data_of(given) for name, given in (("train", train), ("dev", dev)) if given is not None},
@@ -316,9 +342,23 @@ class Task:
         }
         return history.epochs
 
-    def _score(self, examples: Sequence[Example], features: Features) -> dict[str, Any]:
-        answers = self.head.decode(examples, features.windows, self.logits(features.windows))
-        return self.head.score(examples, answers)
+    def tune(self, data) -> None:
+        """Tunes what the head tunes on labelled data (thresholds); ``fit`` does so by itself where it has a dev set.
+
+        Args:
+            data: see :meth:`examples`; not what the model was trained on, whose logits are surer than others.
+        """
+        examples = list(self.head.usable(self.examples(data)))
+        if not examples:
+            raise UserError(data if isinstance(data, str | Path) else "data", "holds no examples", "")
+        windows = self.features(examples).windows
+        self._set_tuned(self.head.tuned(examples, windows, self.logits(windows)))
+
+    def _set_tuned(self, head: Head, say=lambda _: None) -> None:
+        if head != self.head:
+            self.head = head
+            self.model.recipe = {**self.model.recipe, "options": head.to_dict()}
+            say(f"tuned on the dev set: {head.describe()}")
 
     # -- answers -----------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ Shipped with the package, so that the author of a head tests it as the built-in 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,8 @@ from .encoder import encode
 from .errors import UserError
 from .head import Example, Features, Head, make_head
 from .losses import UNLABELLED
+from .serving import PythonRun
+from .task import Text
 from .windows import Windows
 from .wordpiece import Tokenizer
 
@@ -239,13 +242,15 @@ class _Check:
         logits = self.padding(model, features.windows)
         answers = self.decoding(features.windows, logits)
         self.scoring(answers)
+        answers = self.tuning(features.windows, logits, answers)
         self.graph(model, answers)
         self.targets(model, features.windows)
         self.saving(model, features.windows)
         return self.seen
 
-    def text(self, first: Sequence[str], second: Sequence[str] | None = None) -> Windows:
-        return self.tokenizer.windows(first, second, max_length=self.max_length)
+    @functools.cached_property
+    def text(self) -> Text:
+        return Text(self.tokenizer, self.max_length, "longest_first")
 
     def close(self, name: str, a: Any, b: Any, clause: str) -> None:
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
@@ -513,22 +518,28 @@ class _Check:
                 _require(np.isfinite(value), "scores are finite", f"{name} is {value}")
         json.dumps(scores, allow_nan=False)
 
+    def tuning(self, windows: Windows, logits: dict[str, Any], answers: list[Any]) -> list[Any]:
+        """From here on the head is the tuned one."""
+        head = self.head
+        _require(isinstance(head.tunes, str), "tunes is a str", f"{head.tunes!r}")
+        tuned = head.tuned(self.examples, windows, logits)
+        _require(type(tuned) is type(head), "tuned returns a head of the same class", type(tuned).__name__)
+        _require(head.tunes or tuned == head, "a head that tunes says what (tunes)", f"{tuned}")
+        _require(tuned.tuned(self.examples, windows, logits) == tuned, "tuned does not depend on what was tuned before")
+        self._round_trip(tuned)
+        if tuned == head:
+            return answers
+        self.head = tuned
+        answers = self.decoding(windows, logits)
+        self.scoring(answers)
+        return answers
+
     def graph(self, model: keras.Model, answers: list[Any]) -> None:
         """What the exported model will say, from ids and from raw text, for any batch size; equal to decode's."""
         head = self.head
         one_row = len(self.text(*self._texts(self.examples)).lengths)
 
-        def run(first: tf.Tensor, second: tf.Tensor | None = None) -> tuple[dict, dict]:
-            def pack(*texts: tf.Tensor) -> list[np.ndarray]:
-                columns = [[t.decode() for t in column.numpy()] for column in texts]
-                windows = self.text(*columns)
-                padded = windows.pad(length=int(windows.lengths.max(initial=1)))
-                return [padded[name] for name in model.input]
-
-            given = [first] if second is None else [first, second]
-            rows = tf.py_function(pack, given, [tf.int32] * 3)
-            packed = {name: tf.ensure_shape(row, [None, None]) for name, row in zip(model.input, rows, strict=True)}
-            return model(packed, training=False), packed
+        run = PythonRun(self.tokenizer, lambda x: model(x, training=False), self.max_length)
 
         @tf.function
         def served(texts: dict) -> dict:
