@@ -16,8 +16,8 @@ CORE = ROOT / "keras_bert_lab"
 
 # A new module gets its floor here, and with it what it may import.
 FLOORS = {
-    0: {"bundles", "config", "errors", "files", "names", "tables", "windows", "wordpiece"},
-    1: {"encoder", "graph_text", "inputs", "optimizer"},
+    0: {"bundles", "config", "conll", "errors", "files", "names", "tables", "tags", "windows", "wordpiece"},
+    1: {"encoder", "graph_text", "inputs", "optimizer", "serving"},
     2: {"head", "losses"},
     3: {"checkpoint", "locate", "pickles", "readers", "source", "writers"},
     4: {"artifact", "batching", "callbacks", "recipe", "task", "training"},
