@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ import tensorflow as tf
 from . import checkpoint
 from .errors import UserError
 from .files import check_destination, new_directory
+from .serving import PythonRun, Run
 from .task import Task
 
 FORMATS = ("saved_model",)
@@ -112,12 +113,7 @@ def write_saved_model(task: Task, with_text: Path, with_ids: Path) -> None:
     def serving_default(*texts):
         # Made inside the trace, its tables are constants of this graph, not objects that the checkpoint must know:
         # then both SavedModels have the same variables file.
-        graph = GraphTokenizer(text.tokenizer)
-
-        def run(first, second=None):
-            packed, _ = graph.pack(first, second, max_length=text.max_length, truncation=text.truncation)
-            return task.model(packed, training=False), packed
-
+        run = Run(GraphTokenizer(text.tokenizer), _caller(task), text.max_length, text.truncation)
         return head.serve(dict(zip(names, texts, strict=True)), run)
 
     tf.saved_model.save(_Served(task), str(with_ids), signatures={"serving_default": ids, "ids": ids})
@@ -128,6 +124,10 @@ def write_saved_model(task: Task, with_text: Path, with_ids: Path) -> None:
             with contextlib.suppress(OSError):  # a file system without hard links keeps two copies
                 os.link(file, f"{twin}.link")
                 os.replace(f"{twin}.link", twin)
+
+
+def _caller(task: Task) -> Callable[[dict], dict]:
+    return lambda x: task.model(x, training=False)
 
 
 def _checked(task: Task, x: dict) -> dict:
@@ -170,13 +170,8 @@ def prove_on(task: Task, texts: Sequence) -> list[list[str]]:
 def expected(task: Task, columns: list[list[str]]) -> dict[str, np.ndarray]:
     """What the task's own route gives: the Python tokenizer and the Keras model, one window at a time padded anew."""
 
-    def run(first, second=None):
-        pair = None if second is None else [b.decode() for b in second.numpy()]
-        windows = task.text.tokenizer.windows([b.decode() for b in first.numpy()], pair,
-                                              max_length=task.text.max_length, truncation=task.text.truncation)
-        packed = {k: tf.constant(v) for k, v in windows.pad(np.arange(len(windows))).items()}
-        return task.model(packed, training=False), packed
-
+    text = task.text
+    run = PythonRun(text.tokenizer, _caller(task), text.max_length, text.truncation)
     texts = {name: tf.constant(column) for name, column in zip(task.head.text_inputs, columns, strict=True)}
     return {name: value.numpy() for name, value in task.head.serve(texts, run).items()}
 

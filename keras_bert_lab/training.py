@@ -137,7 +137,7 @@ class ExactModel(keras.Model):
     # -- the steps ---------------------------------------------------------------------------------------------
 
     def make_train_function(self, force: bool = False) -> Any:
-        """As in Keras, with the optimizer's slots made first: made while the step is traced, they'd cost a second trace."""
+        """As in Keras, but the optimizer's slots are made first: made in the step, they would cost a second trace."""
         if self.built and not self.optimizer.built:
             with self.distribute_strategy.scope():
                 self.optimizer.build(self.trainable_variables)

@@ -212,7 +212,7 @@ def pack(
 
 @dataclass(frozen=True)
 class Cuts:
-    """Stretches of texts, one a row: row r shows pieces ``begin[r] .. begin[r] + length[r] - 1`` of text ``example[r]``.
+    """Stretches of texts, one a row: row r shows ``length[r]`` pieces of text ``example[r]`` from ``begin[r]`` on.
 
     Attributes:
         example, begin, length: int64 [rows].
