@@ -1,4 +1,4 @@
-"""Directories that appear whole or not at all, and fingerprints of what lies on disk. Floor 0: standard library."""
+"""Files and directories that appear whole or not at all, and fingerprints of what lies on disk."""
 
 from __future__ import annotations
 
@@ -11,8 +11,36 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from .errors import UserError
+
+
+@contextlib.contextmanager
+def new_file(path: str | os.PathLike) -> Iterator[TextIO]:
+    """Yields a UTF-8 text file to fill; it appears under ``path``, or replaces it, only when the block ends well.
+
+    Line ends are written as given.
+
+    Raises:
+        UserError: it cannot be written there.
+
+    Example:
+        >>> with new_file("answers.txt") as file:          # doctest: +SKIP
+        ...     file.write("one")
+    """
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        file = open(partial, "w", encoding="utf-8", newline="")  # noqa: SIM115  closed below, before the renaming
+    except OSError as error:
+        raise UserError(path, f"cannot be written ({error.strerror})", "choose another place") from None
+    try:
+        with file:
+            yield file
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from .errors import UserError
+from .files import new_file
 
 FORMATS = {
     ".tsv": "tsv", ".tab": "tsv", ".txt": "tsv", ".csv": "csv",
@@ -86,13 +87,7 @@ class Table:
         if self.format != "jsonl" and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
             raise UserError("delimiter", f"{delimiter!r} is not one character", "for example ';' or '\\t'")
         self.quoted = self.format == "csv" if quoted is None else quoted
-        try:
-            name = codecs.lookup(encoding).name
-        except LookupError:
-            raise UserError(
-                "encoding", f"Python knows no {encoding!r}", "for example utf-8, latin-1, gb18030"
-            ) from None
-        self.encoding = "utf-8-sig" if name == "utf-8" else name  # strips a byte-order mark if there is one
+        self.encoding = _codec(encoding)
         self.header = header and self.format != "jsonl"
         first = next(self._records(), None)
         row = None if first is None else first[1]
@@ -195,24 +190,14 @@ class Table:
 
     def _records(self) -> Iterator[tuple[int, Any]]:
         """All rows, a header included."""
-        try:
-            # newline="": the csv module and the split below treat line ends themselves; U+2028 is no line end.
-            with open(self.path, encoding=self.encoding, newline="" if self.quoted else "\n") as file:
-                if self.format == "jsonl":
-                    yield from self._objects(file)
-                elif self.quoted:
-                    yield from _rows(self._quoted(file))
-                else:
-                    yield from _rows(self._plain(file))
-        except UnicodeDecodeError:
-            raise _where_undecodable(self.path, self.encoding) from None
-        except UnicodeError as error:  # UTF-16 without its mark, for example
-            raise UserError(self.path, f"is not {self.encoding}: {error}", "set encoding to the file's own") from None
-
-    def _plain(self, file: io.TextIOBase) -> Iterator[tuple[int, list[str]]]:
-        delimiter = self.delimiter
-        for number, line in enumerate(file, 1):
-            yield number, line.rstrip("\r\n").split(delimiter)
+        if self.format == "jsonl":
+            yield from self._objects()
+        elif self.quoted:
+            # newline="": the csv module treats line ends itself
+            with _opened(self.path, self.encoding, newline="") as file:
+                yield from _rows(self._quoted(file))
+        else:
+            yield from _rows((n, line.split(self.delimiter)) for n, line in lines(self.path, self.encoding))
 
     def _quoted(self, file: io.TextIOBase) -> Iterator[tuple[int, list[str]]]:
         if csv.field_size_limit() < LARGEST_CELL:
@@ -231,8 +216,8 @@ class Table:
             yield begins, row or [""]
             begins = reader.line_num + 1
 
-    def _objects(self, file: io.TextIOBase) -> Iterator[tuple[int, dict[str, Any]]]:
-        for number, line in enumerate(file, 1):
+    def _objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, line in lines(self.path, self.encoding):
             if not line.strip():
                 continue
             try:
@@ -244,6 +229,47 @@ class Table:
                 raise UserError(f"{self.path}:{number}", f"holds a JSON {type(row).__name__}, not an object",
                                 "write one JSON object a line")  # fmt: skip
             yield number, row
+
+
+def lines(path: str | Path, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
+    """(number from 1, line without its end) of a text file, streamed.
+
+    A byte-order mark is no part of the first line. Lines end with LF or CRLF, and with nothing else: not with
+    U+2028, U+0085 or a form feed.
+
+    Raises:
+        UserError: the file cannot be opened, the encoding is not known or not the file's (with the byte's place).
+
+    Example:
+        >>> [line for number, line in lines("notes.txt")]  # doctest: +SKIP
+        ['first', 'second']
+    """
+    with _opened(path, _codec(encoding), newline="\n") as file:
+        for number, line in enumerate(file, 1):
+            yield number, line.rstrip("\r\n")
+
+
+def _codec(encoding: str) -> str:
+    try:
+        name = codecs.lookup(encoding).name
+    except LookupError:
+        raise UserError("encoding", f"Python knows no {encoding!r}", "for example utf-8, latin-1, gb18030") from None
+    return "utf-8-sig" if name == "utf-8" else name  # strips a byte-order mark if there is one
+
+
+@contextlib.contextmanager
+def _opened(path: str | Path, encoding: str, newline: str) -> Iterator[TextIO]:
+    try:
+        file = open(path, encoding=encoding, newline=newline)  # noqa: SIM115  closed below
+    except OSError as error:
+        raise UserError(path, f"cannot be read ({error.strerror})", "name a text file") from None
+    try:
+        with file:
+            yield file
+    except UnicodeDecodeError:
+        raise _where_undecodable(Path(path), encoding) from None
+    except UnicodeError as error:  # UTF-16 without its mark, for example
+        raise UserError(path, f"is not {encoding}: {error}", "set encoding to the file's own") from None
 
 
 def _rows(records: Iterable[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
@@ -359,17 +385,8 @@ def writer(to: str | Path | TextIO) -> Iterator[Callable[[Mapping[str, Any]], No
     form = FORMATS.get(path.suffix.lower())
     if form is None:
         raise UserError(path, f"the ending {path.suffix!r} says no format", "name it .tsv, .csv or .jsonl")
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        file = open(partial, "w", encoding="utf-8", newline="")  # noqa: SIM115  closed below, before the renaming
-    except OSError as error:
-        raise UserError(path, f"cannot be written ({error.strerror})", "choose another place") from None
-    try:
-        with file:
-            yield _row_writer(file, form)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with new_file(path) as file:
+        yield _row_writer(file, form)
 
 
 def _row_writer(file: TextIO, form: str) -> Callable[[Mapping[str, Any]], None]:

@@ -62,3 +62,18 @@ def test_bad_destinations_are_named(tmp_path):
 def test_sha256_of_known_bytes(tmp_path):
     (tmp_path / "abc").write_bytes(b"abc")
     assert files.sha256(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_file_appears_when_its_last_line_is_written(tmp_path):
+    goal = tmp_path / "goal.txt"
+    with files.new_file(goal) as file:
+        file.write("a\r\nß\n")
+        assert not goal.exists()
+    assert goal.read_bytes() == "a\r\nß\n".encode()
+    with pytest.raises(RuntimeError), files.new_file(goal) as file:
+        file.write("half")
+        raise RuntimeError
+    assert goal.read_bytes() == "a\r\nß\n".encode()
+    assert [p.name for p in tmp_path.iterdir()] == ["goal.txt"]  # no debris
+    with pytest.raises(UserError, match="cannot be written"), files.new_file(tmp_path / "no" / "goal"):
+        pass

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from keras_bert_lab import UserError
-from keras_bert_lab.tables import Table, blank, label_name, label_order, writer
+from keras_bert_lab.tables import Table, blank, label_name, label_order, lines, writer
 
 
 def rows(path, **options):
@@ -34,6 +34,18 @@ def test_separators_inside_unicode_text_are_no_line_ends(tmp_path):
     assert rows(path) == [["a\u2028b\x85c\x0bd", "1"]]
     path = put(tmp_path, "a.csv", "text,label\na\u2028b\x85c\x0bd,1\n")
     assert rows(path) == [["a\u2028b\x85c\x0bd", "1"]]
+
+
+def test_lines_of_a_text_file(tmp_path):
+    path = put(tmp_path, "a", b"\xef\xbb\xbfa\xe2\x80\xa8b\r\n\nc\x0cd \n\xc2\x85")
+    assert list(lines(path)) == [(1, "a\u2028b"), (2, ""), (3, "c\x0cd "), (4, "\x85")]
+    assert list(lines(put(tmp_path, "a", b""))) == []
+    with pytest.raises(UserError, match=r"byte 4 \(line 2\), 0xff"):
+        list(lines(put(tmp_path, "a", b"abc\n\xff\n")))
+    with pytest.raises(UserError, match="cannot be read"):
+        list(lines(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="Python knows no 'klingon'"):
+        list(lines(path, "klingon"))
 
 
 def test_blank_lines_at_the_end_only_are_no_rows(tmp_path):
