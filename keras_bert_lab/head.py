@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # the contract speaks of tensors but needs none: reading file
     from .encoder import Encoded
     from .serving import Run
     from .windows import Windows
+    from .wordpiece import Tokenizer
 
 GROUP = "keras_bert_lab.heads"
 
@@ -91,6 +92,15 @@ class Head:
     bad_rows: ClassVar[str] = "error"
     """What ``usable`` does with rows that cannot be learned from: "error" or "skip". A head may make it a field."""
 
+    needs_gold: ClassVar[bool] = True
+    """False for a head that learns from texts alone (masked LM): its examples need no gold."""
+
+    special_tokens: ClassVar[bool] = False
+    """Whether "[MASK]" and its like in a text are read as that token, where the user does not say."""
+
+    draws: ClassVar[bool] = False
+    """Whether ``prepare`` draws targets at random: then it gets targets and seeds when a file is scored, too."""
+
     # ---- options -------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,7 +136,7 @@ class Head:
             return "the text is empty"
         if len(self.text_inputs) > 1 and blank(example.pair):
             return "the second text is empty"
-        if blank(example.gold):
+        if self.needs_gold and blank(example.gold):
             return "no label"
         return None
 
@@ -168,6 +178,17 @@ class Head:
         more = f" (the first {LISTED} of them)" if count > LISTED else ""
         warnings.warn(f"{count} rows skipped{more}: {told}", stacklevel=2)
 
+    def scorable(self, examples: Iterable[Example], answers: Iterable[Any]) -> Iterator[tuple[Example, Any]]:
+        """The ``usable`` examples with their answers, streamed: for ``score``."""
+        answer: list[Any] = []
+
+        def golds() -> Iterator[Example]:
+            for example, answer[:] in zip(examples, ([a] for a in answers), strict=True):
+                yield example  # ``usable`` hands an example on before it asks for the next
+
+        for example in self.usable(golds()):
+            yield example, answer[0]
+
     def fit(self, examples: Iterable[Example]) -> Head:
         """The head with all that it learns from training examples (label names ...). Default: itself."""
         return self
@@ -176,6 +197,14 @@ class Head:
     def fitted(self) -> bool:
         """True once ``outputs`` can be called: labels are known. Default: always."""
         return True
+
+    def with_vocabulary(self, tokenizer: Tokenizer) -> Head:
+        """An equal head that knows the model's tokenizer (``tokens``, ``mask_id`` ...). Default: itself.
+
+        Called before anything but the reading of files and ``fit``, ``outputs``, ``losses`` and ``metrics``, which
+        must do without. What is kept is no field, since the vocabulary is saved by itself.
+        """
+        return self
 
     def features(self, examples: Sequence[Example], text: Any) -> Features:
         """Rows and targets, vectorised over many examples. Examples without gold get weight 0.
@@ -188,6 +217,27 @@ class Head:
                 ``text.max_length``, ``text.tokenizer``.
         """
         raise NotImplementedError
+
+    def prepare(
+        self, x: dict[str, tf.Tensor], y: Any = None, w: Any = None, seed: tf.Tensor | None = None
+    ) -> tuple[dict[str, tf.Tensor], Any, Any]:
+        """What the model is really given for a padded batch: TensorFlow ops on (x, y, w). Default: what came in.
+
+        Training calls it for every batch of every epoch with fresh seeds, inside tf.data: the place for whatever
+        is drawn anew each time. Scoring calls it with seeds that depend on a row's pieces only, prediction and the
+        exported model without targets and seeds. Further inputs of the model (``Encoded.input``) are made here.
+
+        Args:
+            x: the three inputs, int32 [B, L].
+            y, w: targets and weights by output name, [B, ...] or [B, L, ...]; filler rows have weight 0. None
+                in prediction.
+            seed: int64 [B, 2], two numbers from 0 to 2**32 - 1 a row; None in prediction. What is drawn for a row
+                may depend on its seed and pieces only: then it is the same in any batch, on any number of devices.
+
+        Returns:
+            (x, y, w) as the model, the losses and the metrics take them.
+        """
+        return x, y, w
 
     # ---- network -------------------------------------------------------------------------------------------------
 
@@ -229,6 +279,32 @@ class Head:
         """Whether the variable of that path is trained. Default: all are."""
         return True
 
+    def carries(self, path: str) -> bool:
+        """Whether a tensor of the checkpoint that the model does not use goes along into a saved task. Default: no."""
+        return False
+
+    def digest(self, logits: dict[str, tf.Tensor], x: dict[str, tf.Tensor], y: Any = None) -> dict[str, tf.Tensor]:
+        """What of the logits leaves the device: what ``decode`` and ``answers`` are given. Default: all of them.
+
+        For outputs that are too large to be kept for many rows, such as scores of a whole vocabulary.
+
+        Args:
+            logits: by output name.
+            x, y: the batch as ``prepare`` gave it.
+
+        Returns:
+            Tensors by name, each [B, ...] or, with a second axis as long as the rows, [B, L, ...]; the axes behind
+            have static sizes.
+        """
+        return logits
+
+    def infer(
+        self, model: Callable[..., Any], x: dict[str, tf.Tensor], y: Any = None, w: Any = None, seed: Any = None
+    ) -> dict[str, tf.Tensor]:
+        """``prepare``, the model and ``digest``, one after the other: how everybody but training calls a model."""
+        x, y, _ = self.prepare(x, y, w, seed)
+        return self.digest(model(x, training=False), x, y)
+
     # ---- answers -------------------------------------------------------------------------------------------------
 
     def decode(
@@ -240,7 +316,7 @@ class Head:
             examples: those that the windows were made from.
             windows: the rows.
             logits: by output name: an array [rows, ...], or for outputs per piece a list of [length of row,
-                ...] arrays.
+                ...] arrays; of a head with a ``digest``, what that gives.
         """
         raise NotImplementedError
 
@@ -268,7 +344,11 @@ class Head:
         raise NotImplementedError
 
     def answers(self, logits: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """What the exported model returns for ids: tensors by name, first axis B, plain TensorFlow ops only."""
+        """What the exported model returns for ids: tensors by name, first axis B, plain TensorFlow ops only.
+
+        Args:
+            logits: as ``digest`` gives them.
+        """
         raise NotImplementedError
 
     def serve(self, texts: Mapping[str, tf.Tensor], run: Run) -> dict[str, tf.Tensor]:
@@ -327,13 +407,22 @@ class TableHead(Head):
     def text_inputs(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("text",) if self.pair_column is None else ("text", "pair")
 
+    @property
+    def gold_columns(self) -> tuple[str | int, ...]:
+        """The columns that hold the gold answer. Default: ``label_column`` alone."""
+        return (self.label_column,)
+
     def gold(self, value: Any) -> Any:
-        """The gold answer from a cell that is not blank. Default: the label as a normalised string.
+        """The gold answer from a cell that is not blank (of several columns: from a tuple). Default: a label's name.
 
         What cannot be a gold answer is given back as it is, for ``problem`` to tell of: it may be a file to
         predict.
         """
         return value if isinstance(value, (list, dict)) else label_name(value)
+
+    def missing(self, value: Any) -> bool:
+        """Whether a gold cell (of several columns: a tuple) holds no gold answer. Default: a blank one does not."""
+        return any(map(blank, value)) if isinstance(value, tuple) else blank(value)
 
     def read(self, path: str | Path) -> Iterator[Example]:
         numbers = [o for o in ("text_column", "pair_column", "label_column") if isinstance(getattr(self, o), int)]
@@ -347,16 +436,17 @@ class TableHead(Head):
             return  # no row in, no row out
         text_key = self._text_key(table)
         pair_key = None if self.pair_column is None else table.find(self.pair_column, "pair_column")
-        gold_key = table.find(self.label_column, "label_column", required=False)
+        gold_keys = [table.find(column, "label_column", required=False) for column in self.gold_columns]
         name = str(path)
         for line, row in table:
             where = f"{name}:{line}"
             cell: Callable[[Any], Any] = row.get if isinstance(row, dict) else row.__getitem__
-            value = None if gold_key is None else cell(gold_key)
+            cells = tuple(None if key is None else cell(key) for key in gold_keys)
+            value = cells if len(cells) > 1 else cells[0]
             yield Example(
                 text=_text(cell(text_key), where, "text"),
                 pair=None if pair_key is None else _text(cell(pair_key), where, "second text"),
-                gold=None if blank(value) else self.gold(value),
+                gold=None if self.missing(value) else self.gold(value),
                 where=where,
                 fields=table.fields(row),
             )
