@@ -57,9 +57,12 @@ from .tags import OUTSIDE, Span, is_tag, split
 
 __all__ = ["Sentence", "align", "joint", "read", "write"]
 FORMATS = ("conll", "jsonl", "text")
-ENDINGS = dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl") | dict.fromkeys(
-    (".conll", ".conllu", ".iob", ".iob2", ".bio", ".bioes", ".bilou", ".bmes", ".tsv", ".tab"), "conll"
-) | dict.fromkeys((".text", ".raw"), "text")
+ENDINGS = {
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
+    **dict.fromkeys((".conll", ".conllu", ".iob", ".iob2", ".bio", ".bioes", ".bilou", ".bmes"), "conll"),
+    **dict.fromkeys((".tsv", ".tab"), "conll"),
+    **dict.fromkeys((".text", ".raw"), "text"),
+}
 DOCSTART = "-DOCSTART-"
 COLUMNS = re.compile(r"#\s*global\.columns\s*=(.*)")  # CoNLL-U Plus
 UNTAGGED = ("", "_")

@@ -107,7 +107,7 @@ class Sentence:
 
 
 def joint(tokens: Iterable[str]) -> str:
-    """What stands between tokens: nothing if more than half of them are single characters that are `wide`, else a blank.
+    """What stands between tokens: nothing if more than half of them are single `wide` characters, else a blank.
 
     Example:
         >>> joint(["中", "国", "G", "D", "P", "增", "长"]), joint(["中国", "经济", "增长"]), joint(["a", "b"])

@@ -17,9 +17,22 @@ CORE = ROOT / "keras_bert_lab"
 # A new module gets its floor here, and with it what it may import.
 FLOORS = {
     0: {
-        "answers", "bundles", "config", "conll", "errors", "files", "memory",
-        "names", "sentences", "squad", "squad_scores", "tables", "tags", "windows", "wordpiece",
-    },  # fmt: skip
+        "answers",
+        "bundles",
+        "config",
+        "conll",
+        "errors",
+        "files",
+        "memory",
+        "names",
+        "sentences",
+        "squad",
+        "squad_scores",
+        "tables",
+        "tags",
+        "windows",
+        "wordpiece",
+    },
     1: {"encoder", "graph_text", "graph_windows", "inputs", "optimizer", "serving"},
     2: {"head", "losses", "pooling"},
     3: {"checkpoint", "locate", "pickles", "readers", "source", "writers"},
