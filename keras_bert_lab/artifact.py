@@ -43,7 +43,8 @@ def save(task: Task, path, overwrite: bool = False) -> None:
     check(path, overwrite)
     model = task.model  # before anything is written: it may have no labels yet
     with new_directory(path, overwrite=True) as fresh:
-        checkpoint.write_safetensors(fresh / "weights.safetensors", {v.path: v for v in checkpoint.variables(model)})
+        weights = {v.path: v for v in checkpoint.variables(model)}
+        checkpoint.write_safetensors(fresh / "weights.safetensors", weights | task.carried())
         (fresh / "vocab.txt").write_bytes(task.text.tokenizer.vocab_bytes)
         record = {
             "format_version": FORMAT_VERSION,

@@ -211,6 +211,38 @@ def batch(features: Features, rows: np.ndarray, length: int, size: int = 0) -> t
     return x, y, w
 
 
+SEEDS = tf.TensorSpec([None, 2], tf.int64)  # of ``Head.prepare``
+
+
+def signature(features: Features) -> tuple[dict, dict, dict]:
+    """The ``tf.TensorSpec`` of each part of a ``batch``, batch and length free."""
+    lengths = features.windows.lengths
+    first = batch(features, np.zeros(min(1, len(lengths)), np.int64), int(lengths[0]) if len(lengths) else 1)
+    found = tf.nest.map_structure(lambda a: tf.TensorSpec([None] * min(a.ndim, 2) + list(a.shape[2:]), a.dtype), first)
+    # a target a row may itself have fixed axes: [rows, k]
+    for part in (1, 2):
+        for name, values in features.y.items():
+            if len(values) == len(lengths):
+                found[part][name] = tf.TensorSpec([None, *first[part][name].shape[1:]], first[part][name].dtype)
+    return found
+
+
+def fingerprints(windows: Windows) -> np.ndarray:
+    """int64 [rows, 2]: 64 bits of each row's pieces, as two numbers of 32; the seeds with which a row is scored.
+
+    Equal rows have equal ones, wherever they stand; different rows practically never.
+    """
+    if not len(windows):
+        return np.zeros((0, 2), np.int64)
+    place = np.arange(len(windows.input_ids)) - np.repeat(windows.splits[:-1], windows.lengths)
+    with np.errstate(over="ignore"):  # the finisher of SplitMix64 (Steele et al. 2014) over piece and place
+        mixed = (place.astype(np.uint64) << np.uint64(32)) + windows.input_ids.astype(np.uint64)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        whole = np.add.reduceat(mixed ^ (mixed >> np.uint64(31)), windows.splits[:-1])
+    return np.stack([whole >> np.uint64(32), whole & np.uint64(0xFFFFFFFF)], 1).astype(np.int64)
+
+
 def dataset(
     features: Features,
     batch_size: int,
@@ -220,6 +252,7 @@ def dataset(
     epoch: int = 0,
     pool: int = POOL,
     multiple: int | None = None,
+    prepare: Callable[..., tuple] | None = None,
 ) -> tf.data.Dataset:
     """One epoch of batches (x, y, weights) for ``fit`` or ``evaluate``, each a dict of tensors; see ``batch``.
 
@@ -231,7 +264,10 @@ def dataset(
         features: rows with targets and weights.
         batch_size: rows of a batch over all replicas.
         shuffle: see ``plan``.
-        seed, epoch: decide the order.
+        seed, epoch: decide the order, and what ``prepare`` draws.
+        prepare: ``Head.prepare``, for a head that draws; applied to every batch in the graph with seeds made of
+            (seed, epoch) and the row's number: what is drawn for a row is new in every epoch, and the same for any
+            size of batches.
 
     Example:
         >>> for x, y, w in dataset(features, 32):  # doctest: +SKIP
@@ -245,21 +281,24 @@ def dataset(
         return plan(lengths, batch_size, shuffle=shuffle, seed=seed, epoch=epoch, pool=pool, multiple=multiple)
 
     def batches() -> Iterator[tuple[dict, dict, dict]]:
-        current = planned(next(passes))
+        number = next(passes)
+        current, drawn = planned(number), np.random.SeedSequence([seed, number]).generate_state(1).astype(np.int64)
         for rows, length in zip(current, current.padded, strict=True):
-            yield batch(features, rows, int(length), batch_size)
+            made = batch(features, rows, int(length), batch_size)
+            if prepare is None:
+                yield made
+            else:
+                seeds = np.stack([np.repeat(drawn, batch_size), np.resize(rows, batch_size)], 1)
+                yield made, seeds  # type: ignore[misc]  # filler rows have weight 0, whatever is drawn
 
-    first = batch(features, np.zeros(min(1, len(lengths)), np.int64), int(lengths[0]) if len(lengths) else 1)
-    signature = tf.nest.map_structure(
-        lambda a: tf.TensorSpec([None] * min(a.ndim, 2) + list(a.shape[2:]), a.dtype), first
-    )
-    # a target a row may itself have fixed axes: [rows, k]
-    for part in (1, 2):
-        for name, values in features.y.items():
-            if len(values) == len(lengths):
-                shape = first[part][name].shape[1:]
-                signature[part][name] = tf.TensorSpec([None, *shape], first[part][name].dtype)
-    data = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    described: Any = signature(features)
+    if prepare is not None:
+        described = described, SEEDS
+    data = tf.data.Dataset.from_generator(batches, output_signature=described)
+    if prepare is not None:
+        data = data.map(
+            lambda made, seeds: prepare(*made, seeds), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        )
     data = data.apply(tf.data.experimental.assert_cardinality(-(-len(lengths) // batch_size))).prefetch(4)
     data.plan = planned  # for logs: which rows and how many tokens each step of an epoch has
     return data

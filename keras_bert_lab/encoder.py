@@ -456,10 +456,11 @@ class Pooler(_BertLayer):
 
 @_register
 class Positions(_BertLayer):
-    """sequence [B, L, H] at positions int [B, P] -> [B, P, H]."""
+    """sequence [B, L, H] at positions int [B, P] -> [B, P, H]; zeros at a position below 0, which is none."""
 
     def call(self, sequence, positions):
-        return tf.gather(sequence, positions, batch_dims=1)
+        found = tf.gather(sequence, tf.maximum(positions, 0), batch_dims=1)
+        return tf.where((positions >= 0)[..., tf.newaxis], found, tf.zeros_like(found))
 
 
 @_register
@@ -580,6 +581,12 @@ class Encoded:
     def _positions(self) -> Any:
         return self._layer(Positions, "masked_positions")
 
+    def input(self, name: str) -> Any:
+        """A further input of the model, int32 [B, any number]: ``Head.prepare`` makes it. One of a name."""
+        if name not in self.inputs:
+            self.inputs[name] = keras.Input((None,), dtype="int32", name=name)
+        return self.inputs[name]
+
     def unembed(self, hidden: Any) -> Any:
         """hidden [..., H] -> float32 vocabulary logits [..., V]: the token table transposed, plus ``output_bias``."""
         return self._predictions(self._embeddings(hidden, unembed=True))
@@ -588,7 +595,8 @@ class Encoded:
 def mlm_logits(encoded: Encoded, positions: Any = None) -> Any:
     """float32 logits over the vocabulary, [B, P, V] at ``positions`` int [B, P], or [B, L, V] everywhere.
 
-    ``run_pretraining.py``, get_masked_lm_output. With positions, nothing is computed at the others.
+    ``run_pretraining.py``, get_masked_lm_output. With positions, nothing is computed at the others; a position
+    below 0 is none, what stands there does not depend on the row.
     """
     hidden = encoded.sequence if positions is None else encoded._positions(encoded.sequence, positions)
     return encoded.unembed(encoded._transform(hidden))

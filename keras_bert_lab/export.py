@@ -105,7 +105,7 @@ def write_saved_model(task: Task, with_text: Path, with_ids: Path) -> None:
 
     @tf.function(input_signature=task.forward.input_signature)
     def ids(x):
-        return head.answers(task.model(_checked(task, x), training=False))
+        return head.answers(head.infer(task.model, _checked(task, x)))
 
     names = head.text_inputs
 
@@ -127,7 +127,7 @@ def write_saved_model(task: Task, with_text: Path, with_ids: Path) -> None:
 
 
 def _caller(task: Task) -> Callable[[dict], dict]:
-    return lambda x: task.model(x, training=False)
+    return lambda x: task.head.infer(task.model, x)
 
 
 def _checked(task: Task, x: dict) -> dict:
@@ -219,7 +219,7 @@ def prove(task: Task, folder: Path, columns: list[list[str]], tolerance: float) 
     }
     fed = [{k: tf.constant(v, tf.int32) for k, v in b.items()} for b in ids]
     right = {"text": [expected(task, [c[cut] for c in columns]) for cut in cuts[1:]],
-             "ids": [_numpy(task.head.answers(task.model(x, training=False))) for x in fed]}
+             "ids": [_numpy(task.head.answers(task.head.infer(task.model, x))) for x in fed]}
     differences: dict[str, float] = {}
     with ThreadPoolExecutor(2) as pool:  # both processes spend their time importing TensorFlow
         said = dict(zip(right, pool.map(lambda signature: _ask(job, signature), right), strict=True))

@@ -158,17 +158,27 @@ class Task:
 
     def __init__(self, name: str, head: Head, config: BertConfig, text: Text, *, precision: str = "float32",
                  source: checkpoint.Source | None = None, fresh_head: bool = False) -> None:
-        self.name, self.head, self.config, self.text, self.precision = name, head, config, text, precision
+        self.name, self.config, self.text, self.precision = name, config, text, precision
+        self.head = head
         self.source, self.fresh_head = source, fresh_head
         self.whole = False  # set for a saved task: then the head's weights must be in the source as well
         self.audit: checkpoint.Audit | None = None
         self.provenance: dict[str, Any] = {} if source is None else {"base_checkpoint": source.fingerprint()}
         self.scores: dict[str, Any] = {}
 
+    @property
+    def head(self) -> Head:
+        return self._head
+
+    @head.setter
+    def head(self, head: Head) -> None:
+        self._head = head.with_vocabulary(self.text.tokenizer)
+
     @classmethod
     def from_checkpoint(cls, path, head: str = "classification", *, max_length: int = 128,
                         truncation: str = "longest_first", lower_case: bool | None = None,
-                        strip_accents: bool | None = None, special_tokens: bool = False, format: str | None = None,
+                        strip_accents: bool | None = None, special_tokens: bool | None = None,
+                        format: str | None = None,
                         precision: str = "float32", fresh_head: bool = False, **head_options) -> Task:
         """A task on the encoder of any checkpoint that this package reads.
 
@@ -178,7 +188,8 @@ class Task:
             max_length: pieces in a row, [CLS] and [SEP] included; at most the encoder's positions.
             truncation: "longest_first" (as the original), "only_second", or "error".
             lower_case, strip_accents: None reads them beside the vocabulary.
-            special_tokens: read "[MASK]" and its like in a text as that one token (off: as text).
+            special_tokens: read "[MASK]" and its like in a text as that one token (off: as text); None: as the head
+                says, which is off but for heads that fill masks.
             format: the checkpoint's format where it cannot be recognised.
             precision: a Keras dtype policy.
             fresh_head: start with a new head even where the checkpoint has one.
@@ -194,7 +205,8 @@ class Task:
         source = checkpoint.open_checkpoint(path, format)
         if source.vocab_path is None:
             raise UserError(path, "has no vocab.txt beside it", "put the checkpoint's vocabulary there")
-        tokenizer = Tokenizer.from_vocab(source.vocab_path, lower_case, strip_accents, special_tokens)
+        special = chosen.special_tokens if special_tokens is None else special_tokens
+        tokenizer = Tokenizer.from_vocab(source.vocab_path, lower_case, strip_accents, special)
         checkpoint.check_vocabulary(source, len(tokenizer.tokens))
         text = Text(tokenizer, _checked_length(max_length, source.config), truncation)
         return cls(head, chosen, source.config, text, precision=precision, source=source, fresh_head=fresh_head)
@@ -215,13 +227,20 @@ class Task:
 
     @functools.cached_property
     def forward(self):
-        """The model as one traced function: {input: int32 [batch, length]} -> {output: logits}."""
+        """The model as one traced function: {input: int32 [batch, length]} -> {output: logits}, as ``digest`` says."""
         spec = {name: tf.TensorSpec([None, None], tf.int32, name=name) for name in batching.INPUTS}
 
         def logits(x):
-            return self.model(x, training=False)
+            return self.head.infer(self.model, x)
 
         return tf.function(logits, input_signature=[spec], autograph=False)
+
+    def carried(self) -> dict[str, np.ndarray]:
+        """Tensors of the checkpoint that the model does not use and the head wants to keep, by our names."""
+        if self.source is None:
+            return {}
+        used = {v.path for v in self.model.variables}
+        return {n: self.source.read(n) for n in self.source.names if n not in used and self.head.carries(n)}
 
     # -- data --------------------------------------------------------------------------------------------------
 
@@ -270,7 +289,11 @@ class Task:
         """
         examples = list(self.head.usable(self.examples(data)))
         self._fit_head(examples)
-        return batching.dataset(self.features(examples), batch_size, shuffle=shuffle, seed=seed)
+        return self._batches(self.features(examples), batch_size, shuffle=shuffle, seed=seed)
+
+    def _batches(self, features: Features, batch_size: int, **options) -> tf.data.Dataset:
+        prepare = self.head.prepare if self.head.draws else None
+        return batching.dataset(features, batch_size, prepare=prepare, **options)
 
     def _fit_head(self, examples: Sequence[Example]) -> None:
         if not self.head.fitted:
@@ -321,13 +344,13 @@ class Task:
 
         def judge() -> dict[str, Any]:
             assert judged is not None
-            logits = self.logits(judged.windows)
+            logits = self.logits(judged.windows, judged)
             tuned.append(self.head.tuned(held, judged.windows, logits))
             return tuned[-1].score(held, tuned[-1].decode(held, judged.windows, logits))
 
         began = time.perf_counter()
         history = training.run(
-            model, batching.dataset(features, recipe.batch_size, shuffle=True, seed=recipe.seed), recipe,
+            model, self._batches(features, recipe.batch_size, shuffle=True, seed=recipe.seed), recipe,
             judge=None if judged is None else judge,
             main_metric=self.head.main_metric, log_dir=log_dir, callbacks=callbacks, verbose=verbose)
         if tuned:
@@ -351,8 +374,9 @@ class Task:
         examples = list(self.head.usable(self.examples(data)))
         if not examples:
             raise UserError(data if isinstance(data, str | Path) else "data", "holds no examples", "")
-        windows = self.features(examples).windows
-        self._set_tuned(self.head.tuned(examples, windows, self.logits(windows)))
+        features = self.features(examples)
+        logits = self.logits(features.windows, features)
+        self._set_tuned(self.head.tuned(examples, features.windows, logits))
 
     def _set_tuned(self, head: Head, say=lambda _: None) -> None:
         if head != self.head:
@@ -362,20 +386,32 @@ class Task:
 
     # -- answers -----------------------------------------------------------------------------------------------
 
-    def logits(self, windows: Windows) -> dict[str, Any]:
-        """{output: logits} of every window, in order, computed in batches of like length.
+    def logits(self, windows: Windows, scored: Features | None = None) -> dict[str, Any]:
+        """{output: logits} of every window, in order, computed in batches of like length; as ``Head.digest`` says.
 
-        float32 [rows, ...] for outputs a row; for outputs a token a list of [length, ...] arrays.
+        [rows, ...] for outputs a row; for outputs a token a list of [length, ...] arrays.
+
+        Args:
+            windows: the rows.
+            scored: what the windows are from, if the answers are to be scored: a head that draws its questions
+                draws them then, for equal rows always the same.
         """
+        draws = scored is not None and self.head.draws
+        outputs = self._scored_shapes(scored) if draws else self._shapes
+        a_token = {name: len(shape) > 1 and shape[1] is None for name, (shape, _) in outputs.items()}
         found: dict[str, Any] = {
-            name: [None] * len(windows) if self._a_token[name] else np.zeros((len(windows), *t.shape[1:]), np.float32)
-            for name, t in self.model.output.items()}
-        plan, forward = batching.ordered(windows), self.forward
+            name: [None] * len(windows) if a_token[name] else np.zeros((len(windows), *shape[1:]), dtype)
+            for name, (shape, dtype) in outputs.items()}
+        plan, seeds = batching.ordered(windows), batching.fingerprints(windows) if draws else None
 
         def run(rows: np.ndarray, length: int) -> None:
-            x = windows.pad(rows, int(length))
-            for name, values in forward({k: tf.constant(v) for k, v in x.items()}).items():
-                if self._a_token[name]:
+            if draws:
+                given = (*batching.batch(scored, rows, int(length)), seeds[rows])
+                numbers = self._judge(*tf.nest.map_structure(tf.constant, given))
+            else:
+                numbers = self.forward({k: tf.constant(v) for k, v in windows.pad(rows, int(length)).items()})
+            for name, values in numbers.items():
+                if a_token[name]:
                     for row, value, real in zip(rows, values.numpy(), windows.lengths[rows], strict=True):
                         found[name][row] = value[:real]
                 else:
@@ -388,9 +424,24 @@ class Task:
         return found
 
     @functools.cached_property
-    def _a_token(self) -> dict[str, bool]:
-        """Whether an output has a value for every token: its second axis is as free as the length."""
-        return {name: len(t.shape) > 1 and t.shape[1] is None for name, t in self.model.output.items()}
+    def _judge(self):
+        """As ``forward``, of what the head draws: (x, y, weights, seeds) -> {output: numbers}."""
+
+        def numbers(x, y, w, seed):
+            return self.head.infer(self.model, x, y, w, seed)
+
+        return tf.function(numbers, autograph=False, reduce_retracing=True)
+
+    @functools.cached_property
+    def _shapes(self) -> dict[str, tuple]:
+        """Shape and NumPy type of every output; one for every token has a second axis as free as the length."""
+        if type(self.head).digest is Head.digest:
+            return _described(self.model.output)
+        return _described(self.forward.get_concrete_function().structured_outputs)
+
+    def _scored_shapes(self, features: Features) -> dict[str, tuple]:
+        spec = (*batching.signature(features), batching.SEEDS)
+        return _described(self._judge.get_concrete_function(*spec).structured_outputs)
 
     def stream(self, data, gold: bool = False) -> Iterator[tuple[Example, Any]]:
         """(example, answer) for every example of ``data``, in order, in bounded memory whatever the file's size.
@@ -399,8 +450,9 @@ class Task:
         """
         examples = self.head.usable(self.examples(data)) if gold else self.examples(data, gold=False)
         while chunk := list(itertools.islice(examples, CHUNK)):
-            windows = self.head.features(chunk, self.text).windows
-            yield from zip(chunk, self.head.decode(chunk, windows, self.logits(windows)), strict=True)
+            features = self.head.features(chunk, self.text)
+            logits = self.logits(features.windows, features if gold else None)
+            yield from zip(chunk, self.head.decode(chunk, features.windows, logits), strict=True)
 
     def predict(self, data) -> list[Any]:
         """One answer for every text, pair or example of ``data`` (or every row of a file), in order.
@@ -429,6 +481,10 @@ class Task:
         from .export import export
 
         return export(self, path, format, **options)
+
+
+def _described(outputs: dict[str, Any]) -> dict[str, tuple]:
+    return {n: (tuple(t.shape), tf.as_dtype(t.dtype).as_numpy_dtype) for n, t in outputs.items()}
 
 
 def _checked_length(max_length: int, config: BertConfig) -> int:

@@ -23,6 +23,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from .batching import batch, fingerprints
 from .config import BertConfig
 from .encoder import encode
 from .errors import UserError
@@ -181,7 +182,7 @@ def check_head(
         examples: at least three with gold answers, of different texts.
         options: of the head, if it is given by name.
         config: the encoder; default :func:`tiny_config`.
-        tokenizer: default :func:`tiny_tokenizer`.
+        tokenizer: default :func:`tiny_tokenizer`, with special tokens as the head wants them.
         max_length: pieces per row.
         steps: training steps within which the loss must fall.
         tolerance: largest difference allowed where numbers must be equal.
@@ -200,7 +201,7 @@ def check_head(
     """
     if isinstance(head, str):
         head = make_head(head, options)
-    tokenizer = tokenizer or tiny_tokenizer()
+    tokenizer = tokenizer or tiny_tokenizer().with_options(special_tokens=head.special_tokens)
     check = _Check(head, list(examples), config or tiny_config(), tokenizer, max_length, steps, tolerance)
     return check.all()
 
@@ -238,11 +239,14 @@ class _Check:
         self.fitting()
         features = self.data()
         model = self.network(features)
+        if self.head.draws:
+            self.drawing(features)
         self.training(model, features)
         logits = self.padding(model, features.windows)
         answers = self.decoding(features.windows, logits)
-        self.scoring(answers)
-        answers = self.tuning(features.windows, logits, answers)
+        scored = self._run(model, features.windows, scored=features) if self.head.draws else logits
+        self.scoring(self.head.decode(self.examples, features.windows, scored) if self.head.draws else answers)
+        answers = self.tuning(features.windows, scored, answers)
         self.graph(model, answers)
         self.targets(model, features.windows)
         self.saving(model, features.windows)
@@ -289,7 +293,7 @@ class _Check:
         _require(type(fitted) is type(self.head), "fit returns a head of the same class", type(fitted).__name__)
         _require(fitted == again, "fit is deterministic")
         _require(fitted.fitted is True, "after fit the head is fitted")
-        self.head = fitted
+        self.head = self._bound(fitted)
         self._round_trip(fitted)
         _require(isinstance(fitted.describe(), str), "describe returns a string")
         for example in self.examples:
@@ -301,6 +305,11 @@ class _Check:
 
     # -- data
 
+    def _bound(self, head: Head) -> Head:
+        bound = head.with_vocabulary(self.tokenizer)
+        _require(type(bound) is type(head) and bound == head, "with_vocabulary gives an equal head", f"{bound}")
+        return bound
+
     def data(self) -> Features:
         head = self.head
         features = head.features(self.examples, self.text)
@@ -311,7 +320,7 @@ class _Check:
         unlabelled = head.features(bare, self.text)
         self._shapes(unlabelled, len(bare))
         for name, w in unlabelled.w.items():
-            _require(not w.any(), "without gold the weights are 0", name)
+            _require(not (head.needs_gold and w.any()), "without gold the weights are 0", name)
         same = unlabelled.windows.input_ids
         _require(np.array_equal(same, features.windows.input_ids), "gold does not change the windows")
         singles = [head.features([example], self.text) for example in self.examples]
@@ -379,7 +388,7 @@ class _Check:
         nothing = {name: np.zeros_like(value) for name, value in inputs.items()}  # as filler rows may be
         for which in (model, half):
             for given in (inputs, nothing):
-                for name, value in which(given, training=False).items():
+                for name, value in which(head.prepare(given)[0], training=False).items():
                     _require(np.isfinite(value).all(), "logits are finite, even of a row without a piece", name)
         paths, later = ([v.path for v in m.variables if "float" in v.dtype] for m in (model, half))
         _require(
@@ -402,20 +411,49 @@ class _Check:
     def _padded(self, windows: Windows, more: int) -> dict[str, np.ndarray]:
         return windows.pad(length=int(windows.lengths.max(initial=1)) + more)
 
-    def _dense(self, windows: Windows, name: str, flat: np.ndarray) -> np.ndarray:
+    def _batch(self, features: Features, epoch: int = 0, more: int = 0) -> tuple[dict, dict, dict]:
+        """All rows as training meets them, after ``prepare``."""
+        rows = np.arange(len(features.windows))
+        length = int(features.windows.lengths.max(initial=1)) + more
+        x, y, w = tf.nest.map_structure(tf.constant, batch(features, rows, length))
+        seeds = tf.constant(np.stack([np.full_like(rows, epoch), rows], 1), tf.int64)
+        return self.head.prepare(x, y, w, seeds)
+
+    def drawing(self, features: Features) -> None:
+        """What ``prepare`` draws depends on a row's seed and pieces, and on nothing else."""
+
+        def weighed(made: tuple[dict, dict, dict], row: int) -> list[np.ndarray]:
+            """What of a row counts: pieces, targets and weights, without padding."""
+            x, y, w = made
+            there = np.asarray(x["attention_mask"])[row] != 0
+            found = [np.asarray(x["input_ids"])[row][there]]
+            for name in y:
+                keep = np.asarray(w[name])[row] > 0
+                found += [np.asarray(y[name])[row][keep], np.asarray(w[name])[row][keep]]
+            return found
+
+        def same(a: tuple, b: tuple) -> bool:
+            return all(
+                np.array_equal(one, other)
+                for row in range(len(features.windows))
+                for one, other in zip(weighed(a, row), weighed(b, row), strict=True)
+            )
+
+        first = self._batch(features)
+        _require(any(np.any(w) for w in first[2].values()), "prepare leaves something to learn")
+        _require(same(first, self._batch(features)), "prepare draws the same for the same seed")
+        _require(same(first, self._batch(features, more=7)), "what prepare draws does not depend on padding")
+        others = [self._batch(features, epoch) for epoch in range(1, 6)]
+        _require(not all(same(first, other) for other in others), "prepare draws anew for another seed")
+        zero = {name: np.zeros_like(w) for name, w in features.w.items()}
+        nothing = self._batch(dataclasses.replace(features, w=zero))
+        _require(not any(np.any(w) for w in nothing[2].values()), "rows of weight 0 keep it in prepare")
+
         """Targets or weights as the model meets them: per piece [B, L, ...], 0 at padding."""
         flat = np.asarray(flat)
-        if not self.per_piece[name]:
-            return flat
-        out = np.zeros((len(windows), int(windows.lengths.max()), *flat.shape[1:]), flat.dtype)
-        out[np.arange(out.shape[1]) < windows.lengths[:, None]] = flat
-        return out
-
     def training(self, model: keras.Model, features: Features) -> None:
         losses = self.head.losses()
-        inputs = {k: tf.constant(v) for k, v in self._padded(features.windows, 0).items()}
-        y = {k: tf.constant(self._dense(features.windows, k, v)) for k, v in features.y.items()}
-        w = {k: tf.constant(self._dense(features.windows, k, v)) for k, v in features.w.items()}
+        inputs, y, w = self._batch(features)
         optimizer = keras.optimizers.Adam(3e-3)
         variables = model.trainable_variables
         optimizer.build(variables)
@@ -463,12 +501,27 @@ class _Check:
                 metric.update_state(y[name], logits[name], sample_weight=w[name])
                 _require(np.isfinite(metric.result()), "metrics are finite", metric.name)
 
-    def _run(self, model: keras.Model, windows: Windows, more: int = 0) -> dict[str, Any]:
-        """Logits as ``decode`` gets them, on the host."""
-        logits = {k: np.asarray(v) for k, v in model(self._padded(windows, more), training=False).items()}
+    def _run(
+        self, model: keras.Model, windows: Windows, more: int = 0, scored: Features | None = None
+    ) -> dict[str, Any]:
+        """Logits as ``decode`` gets them, on the host; those of a file that is scored with the features of it."""
+        length = int(windows.lengths.max(initial=1)) + more
+        given: tuple = (self._padded(windows, more),)
+        if scored is not None:
+            given = (*batch(scored, np.arange(len(windows)), length), fingerprints(windows))
+
+        def infer(*given: Any) -> dict:
+            return self.head.infer(model, *given)
+
+        logits = tf.function(infer, autograph=False)(*tf.nest.map_structure(tf.constant, given))
+        if type(self.head).digest is not Head.digest:  # its tensors a piece are as long as the rows
+            self.numbers = {k: len(v.shape) > 1 and v.shape[1] == length for k, v in logits.items()}
+        else:
+            self.numbers = self.per_piece
+        found = {k: np.asarray(v) for k, v in logits.items()}
         return {
-            name: [row[:n] for row, n in zip(value, windows.lengths, strict=True)] if self.per_piece[name] else value
-            for name, value in logits.items()
+            name: [row[:n] for row, n in zip(value, windows.lengths, strict=True)] if self.numbers[name] else value
+            for name, value in found.items()
         }
 
     def padding(self, model: keras.Model, windows: Windows) -> dict[str, Any]:
@@ -497,7 +550,7 @@ class _Check:
             rows = np.flatnonzero(windows.example == i)
             own = dataclasses.replace(windows.take(rows), example=np.zeros(len(rows), np.int32))
             alone = head.decode(
-                [example], own, {k: [v[r] for r in rows] if self.per_piece[k] else v[rows] for k, v in logits.items()}
+                [example], own, {k: [v[r] for r in rows] if self.numbers[k] else v[rows] for k, v in logits.items()}
             )
             _require(
                 len(alone) == 1 and _same(alone[0], answers[i], self.tolerance),
@@ -505,7 +558,7 @@ class _Check:
                 f"{alone} and {answers[i]}",
             )
         empty = self.text([], [] if len(head.text_inputs) > 1 else None)
-        none = {k: [] if self.per_piece[k] else v[:0] for k, v in logits.items()}
+        none = {k: [] if self.numbers[k] else v[:0] for k, v in logits.items()}
         _require(head.decode([], empty, none) == [], "no example, no answer")
         return answers
 
@@ -529,7 +582,7 @@ class _Check:
         self._round_trip(tuned)
         if tuned == head:
             return answers
-        self.head = tuned
+        self.head = self._bound(tuned)
         answers = self.decoding(windows, logits)
         self.scoring(answers)
         return answers
@@ -539,7 +592,7 @@ class _Check:
         head = self.head
         one_row = len(self.text(*self._texts(self.examples)).lengths)
 
-        run = PythonRun(self.tokenizer, lambda x: model(x, training=False), self.max_length)
+        run = PythonRun(self.tokenizer, lambda x: head.infer(model, x), self.max_length)
 
         @tf.function
         def served(texts: dict) -> dict:
@@ -547,7 +600,7 @@ class _Check:
 
         @tf.function
         def from_ids(inputs: dict) -> dict:
-            return head.answers(model(inputs, training=False))
+            return head.answers(head.infer(model, inputs))
 
         def as_inputs(examples: list[Example]) -> dict[str, tf.Tensor]:
             columns = zip(head.text_inputs, self._texts(examples), strict=True)
@@ -591,7 +644,7 @@ class _Check:
                     self.close("answers", value, wanted, f"{what} equals decode")
 
     def targets(self, model: keras.Model, windows: Windows) -> None:
-        logits = model(self._padded(windows, 0), training=False)
+        logits = model(self.head.prepare(self._padded(windows, 0))[0], training=False)
         with tf.GradientTape() as tape:
             tape.watch(logits)
             target = self.head.target(logits)
@@ -608,7 +661,7 @@ class _Check:
             model.save(path)
             again = keras.saving.load_model(path)
         _require(len(again.variables) == len(model.variables), "a reloaded model has as many variables")
-        inputs = self._padded(windows, 0)
+        inputs = self.head.prepare(self._padded(windows, 0))[0]
         old, new = model(inputs, training=False), again(inputs, training=False)
         for name in old:
             self.close("saving", new[name], old[name], "the model is the same after .keras saving")
