@@ -226,7 +226,7 @@ class Cuts:
         return len(self.example)
 
 
-def sliding(lengths: np.ndarray, room: int | np.ndarray, stride: int) -> Cuts:
+def sliding(lengths: np.ndarray, room: int | np.ndarray, stride: int | np.ndarray) -> Cuts:
     """Windows of at most `room` pieces, one every `stride` pieces, until a text's end is covered.
 
     The loop of run_squad.py (`convert_examples_to_features`, ``doc_stride``) for all texts at once. A text of no
@@ -235,7 +235,7 @@ def sliding(lengths: np.ndarray, room: int | np.ndarray, stride: int) -> Cuts:
     Args:
         lengths: int [texts], pieces of each.
         room: pieces of a window at most; one number, or one a text.
-        stride: pieces from one window's begin to the next one's, 1 to `room`.
+        stride: pieces from one window's begin to the next one's, 1 to `room`; one number, or one a text.
 
     Raises:
         UserError: a stride that is no number of pieces, or that would leave pieces out.
@@ -247,12 +247,15 @@ def sliding(lengths: np.ndarray, room: int | np.ndarray, stride: int) -> Cuts:
     """
     lengths = np.asarray(lengths, np.int64)
     rooms = np.broadcast_to(np.asarray(room, np.int64), lengths.shape)
-    least = int(rooms.min(initial=np.iinfo(np.int64).max))
-    if not 1 <= stride <= least:
-        raise UserError(f"stride {stride}", f"a window has room for {least} pieces", f"give 1 to {least}")
-    count = 1 + np.maximum(-(-(lengths - rooms) // stride), 0)
+    strides = np.broadcast_to(np.asarray(stride, np.int64), lengths.shape)
+    wrong = (strides < 1) | (strides > rooms)
+    if wrong.any():
+        text = int(wrong.argmax())
+        raise UserError(f"stride {strides[text]}", f"a window has room for {rooms[text]} pieces",
+                        f"give 1 to {rooms[text]}")  # fmt: skip
+    count = 1 + np.maximum(-(-(lengths - rooms) // strides), 0)
     example = np.repeat(np.arange(len(lengths)), count)
-    begin = spread(np.zeros_like(count), count) * stride
+    begin = spread(np.zeros_like(count), count) * strides[example]
     return Cuts(example, begin, np.minimum(lengths[example] - begin, rooms[example]))
 
 

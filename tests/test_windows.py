@@ -149,6 +149,10 @@ def test_sliding_with_a_room_for_each_text():
     right = [(t, *window) for t in range(4) for window in loop(lengths[t], rooms[t], 2)]
     assert list(zip(cuts.example, cuts.begin, cuts.length, strict=True)) == right
     assert len(sliding(np.zeros(0, int), 4, 2)) == 0
+    strides = np.minimum(rooms, 3)  # and with a stride for each
+    cuts = sliding(lengths, rooms, strides)
+    right = [(t, *window) for t in range(4) for window in loop(lengths[t], rooms[t], strides[t])]
+    assert list(zip(cuts.example, cuts.begin, cuts.length, strict=True)) == right
 
 
 @pytest.mark.parametrize("stride", [0, 5, -1])
