@@ -299,7 +299,11 @@ class _Check:
         for example in self.examples:
             hash(fitted.stratum(example))
         names = fitted.text_inputs
-        _require(names in (("text",), ("text", "pair")), 'text_inputs is ("text",) or ("text", "pair")', str(names))
+        _require(
+            len(names) in (1, 2) and len(set(names)) == len(names) and all(name.isidentifier() for name in names),
+            "text_inputs are one name or two, different ones",
+            str(names),
+        )
         for path in ("embeddings/word_embeddings", "encoder/layer_0/output/dense/kernel"):
             _require(isinstance(fitted.trains(path), bool), "trains(path) returns a bool")
 
@@ -399,13 +403,17 @@ class _Check:
         twice = {p for p in paths if paths.count(p) > 1}
         _require(not twice, "every variable has a path of its own", f"{twice}")
         self.per_piece = {name: len(t.shape) > 1 and t.shape[1] is None for name, t in model.output.items()}
+        rows, pieces = len(features.windows), len(features.windows.input_ids)
         for name, per_piece in self.per_piece.items():
-            wanted = len(features.windows.input_ids) if per_piece else len(features.windows)
+            wanted = [pieces] if per_piece else [rows]
+            if per_piece and len(model.output[name].shape) == 2:
+                wanted.append(rows)  # one of the row's pieces is to be chosen
             _require(
-                len(features.y[name]) == wanted,
-                "an output [B, L, ...] has a target per piece, others per row",
-                f"{name}: {len(features.y[name])} targets, {wanted} expected",
+                len(features.y[name]) in wanted,
+                "an output [B, L, ...] has a target per piece, [B, L] also one per row, others per row",
+                f"{name}: {len(features.y[name])} targets, {' or '.join(map(str, wanted))} expected",
             )
+        self.learned_per_piece = {name: len(y) == pieces for name, y in features.y.items()}
         return model
 
     def _padded(self, windows: Windows, more: int) -> dict[str, np.ndarray]:
@@ -449,8 +457,6 @@ class _Check:
         nothing = self._batch(dataclasses.replace(features, w=zero))
         _require(not any(np.any(w) for w in nothing[2].values()), "rows of weight 0 keep it in prepare")
 
-        """Targets or weights as the model meets them: per piece [B, L, ...], 0 at padding."""
-        flat = np.asarray(flat)
     def training(self, model: keras.Model, features: Features) -> None:
         losses = self.head.losses()
         inputs, y, w = self._batch(features)
@@ -463,7 +469,7 @@ class _Check:
             total = tf.constant(0.0)
             for name, loss in losses.items():
                 each = tf.convert_to_tensor(loss.call(y[name], logits[name]))
-                rank = 2 if self.per_piece[name] else 1
+                rank = 2 if self.learned_per_piece[name] else 1
                 _require(
                     len(each.shape) == rank,
                     "loss.call gives a number per row or per piece",
