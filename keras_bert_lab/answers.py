@@ -14,8 +14,8 @@ The rule (run_squad.py's `write_predictions`, searched in full). A graph that fo
    typed as a character of its own no piece is made, but it belongs to its letter.
 5. **No answer.** ``null_score`` = minimum over the question's rows of
    ``float64(start_logit[0]) + float64(end_logit[0])`` ([CLS]). If answers may be missing (`impossible`), the null entry
-   (text "", start = end = -1) is sorted into the list (after spans of equal score), the list is cut to `n_best`
-   entries, and if null is no longer among them it is added at the end.
+   (text "", start = end = -1) is sorted into the list, after spans of equal score: the list then has up to
+   ``n_best + 1`` entries.
 6. **Probabilities.** Softmax over the scores of the list, in float64; they sum to 1. ``null_probability`` is the null
    entry's, 0 without `impossible`.
 7. **Decision.** ``difference = null_score - score of the first span``. With `impossible`: no answer if
@@ -25,12 +25,20 @@ The rule (run_squad.py's `write_predictions`, searched in full). A graph that fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import unicodedata
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
+from . import squad
+from .errors import UserError
 from .windows import Windows
+
+SEARCHES = ("all", "original")
+CHUNK = 1 << 22  # scores worked on at a time: 32 MiB
 
 
 @dataclass(frozen=True)
@@ -57,8 +65,7 @@ class Answer:
 
     Attributes:
         text, start, end: the answer; "", -1, -1 for no answer.
-        probability: its entry's in the list; a first span that did not make the list (only possible for n_best 1
-            with null before it, and a threshold above the difference) has its share of the softmax of the two.
+        probability: that of the answer's entry in the list.
         best: the first span, whatever the decision; None if there is none.
         null_score: the lowest [CLS] score over the rows.
         difference: ``null_score - best.score``, what `threshold` is compared with; inf without a span.
@@ -101,12 +108,148 @@ def choose(
         threshold: see 7.
         search: "all", or "original" for the original's list: of each row only the `n_best` best starts and `n_best`
             best ends are looked at, the question's pieces among them, so that the best span can be missed; equal
-            scores are in the order of rows, ranks of starts, ranks of ends; of equal texts the later are replaced.
+            scores are in the order of rows, ranks of starts, ranks of ends; spans with the text of an earlier one are
+            replaced by the next; the null entry counts among the `n_best` if it is among them.
 
     Returns:
         One Answer a context.
+
+    Raises:
+        UserError: n_best or max_answer_length below 1, an unknown search, logits that are not numbers (NaN, infinite).
     """
-    raise NotImplementedError
+    for name, value in (("n_best", n_best), ("max_answer_length", max_answer_length)):
+        if value < 1:
+            raise UserError(f"{name}={value}", "is no number to count to", "give at least 1")
+    if search not in SEARCHES:
+        raise UserError(f"search={search!r}", "unknown", "use one of " + ", ".join(SEARCHES))
+    logits = [
+        (_checked(s, row), _checked(e, row)) for row, (s, e) in enumerate(zip(start_logits, end_logits, strict=True))
+    ]
+    nulls = np.full(len(contexts), math.inf)
+    np.minimum.at(nulls, windows.example, np.array([s[0] + e[0] for s, e in logits], np.float64).reshape(-1))
+    find = _all_spans if search == "all" else _original_spans
+    answers: list[Answer] = []
+    for row, first, last, score in find(windows, logits, len(contexts), n_best, max_answer_length):
+        question = len(answers)
+        at = windows.splits[row]
+        slices = _slices(contexts[question], windows.starts[at + first], windows.ends[at + last])
+        entries, seen = [], set()
+        for (start, end), value in zip(slices, score.tolist(), strict=True):
+            text = contexts[question][start:end]
+            if text not in seen:
+                seen.add(text)
+                entries.append((text, start, end, value))
+                if len(entries) == n_best:
+                    break
+        answers.append(
+            _answer(entries, float(nulls[question]), impossible, threshold, n_best if search != "all" else None)
+        )
+    return answers
+
+
+def _answer(
+    spans: list[tuple[str, int, int, float]], null: float, impossible: bool, threshold: float, most: int | None
+) -> Answer:
+    """Rules 5 to 7 for one question; `spans` (text, start, end, score) in order; `most`: the original's n_best."""
+    nothing = ("", -1, -1, null)
+    listed = list(spans)
+    if impossible or not spans:
+        listed.insert(sum(span[3] >= null for span in spans), nothing)
+    if most is not None:  # the original adds null only; without the first span it has nothing to decide about
+        listed = listed[:most] + [entry for entry in listed[most:] if entry is nothing or entry is spans[0]]
+    shares = [math.exp(entry[3] - listed[0][3]) for entry in listed]
+    total = sum(shares)
+    nbest = tuple(Span(*entry, share / total) for entry, share in zip(listed, shares, strict=True))
+    none = next((span for span, entry in zip(nbest, listed, strict=True) if entry is nothing), None)
+    best = next((span for span, entry in zip(nbest, listed, strict=True) if entry is not nothing), None)
+    difference = math.inf if best is None else null - best.score
+    chosen = none if best is None or (none is not None and difference > threshold) else best
+    assert chosen is not None  # one of the two is in every list
+    return Answer(
+        *(chosen.text, chosen.start, chosen.end, chosen.probability),
+        best=best,
+        null_score=null,
+        difference=difference,
+        null_probability=none.probability if impossible and none is not None else 0.0,
+        nbest=nbest,
+    )
+
+
+def _checked(logits: np.ndarray, row: int) -> np.ndarray:
+    values = np.asarray(logits, np.float32).astype(np.float64)
+    if not np.isfinite(values).all():
+        raise UserError(f"logits of row {row}", "are not all finite numbers", "look at the weights and the input")
+    return values
+
+
+def _slices(context: str, starts: np.ndarray, ends: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Characters of each span; the end moves over combining marks, of which no piece is made."""
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        while end < len(context) and unicodedata.category(context[end]) == "Mn":
+            end += 1
+        yield start, end
+
+
+Found = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # rows, first and last pieces, scores: one question's
+
+
+def _all_spans(
+    windows: Windows, logits: list[tuple[np.ndarray, np.ndarray]], questions: int, n_best: int, longest: int
+) -> Iterator[Found]:
+    """The `n_best` best spans of every question, by rules 1 to 3."""
+    may_start, may_end = squad.owned(windows), squad.context(windows)
+    lengths = windows.lengths
+    width = int(lengths.max(initial=1))
+    span = min(longest, width)
+    step = max(1, CHUNK // (width * span))
+    found = []
+    for begin in range(0, len(windows), step):
+        part = range(begin, min(begin + step, len(windows)))
+        start = np.full((len(part), width), -np.inf)
+        end = np.full((len(part), width + span - 1), -np.inf)
+        for i, row in enumerate(part):
+            at = slice(windows.splits[row], windows.splits[row + 1])
+            n = lengths[row]
+            start[i, :n][may_start[at]] = logits[row][0][:n][may_start[at]]
+            end[i, :n][may_end[at]] = logits[row][1][:n][may_end[at]]
+        # score[i, s, k]: from piece s to piece s + k
+        score = start[:, :, None] + np.lib.stride_tricks.sliding_window_view(end, span, axis=1)
+        flat = score.reshape(len(part), -1)
+        least = -np.inf
+        if n_best < flat.shape[1]:
+            least = np.partition(flat, flat.shape[1] - n_best, axis=1)[:, flat.shape[1] - n_best, None]
+        i, place = np.nonzero((flat >= least) & (flat > -np.inf))
+        found.append((part[0] + i, place // span, place // span + place % span, flat[i, place]))
+    row, first, last, score = (np.concatenate([f[k] for f in found]) if found else np.zeros(0, int) for k in range(4))
+    question = windows.example[row].astype(np.int64)
+    order = np.lexsort((last, first, row, -score, question))
+    splits = np.searchsorted(question[order], np.arange(questions + 1))
+    for opens, closes in pairwise(splits):
+        mine = order[opens : min(closes, opens + n_best)]
+        yield row[mine], first[mine], last[mine], score[mine]
+
+
+def _original_spans(
+    windows: Windows, logits: list[tuple[np.ndarray, np.ndarray]], questions: int, n_best: int, longest: int
+) -> Iterator[Found]:
+    """The spans that the original looks at, in its order."""
+    may_start, may_end = squad.owned(windows), squad.context(windows)
+    of_question = np.argsort(windows.example, kind="stable")
+    splits = np.searchsorted(windows.example[of_question], np.arange(questions + 1))
+    for opens, closes in pairwise(splits):
+        found = [(np.zeros(0, np.int64),) * 4]
+        for row in of_question[opens:closes]:
+            at = slice(windows.splits[row], windows.splits[row + 1])
+            ranked = [np.argsort(-values, kind="stable")[:n_best] for values in logits[row]]
+            first, last = (v.reshape(-1) for v in np.meshgrid(*ranked, indexing="ij"))
+            inside = np.maximum(first, last) < windows.lengths[row]
+            first, last = first[inside], last[inside]
+            good = may_start[at][first] & may_end[at][last] & (first <= last) & (last - first < longest)
+            first, last = first[good], last[good]
+            found.append((np.full(len(first), row), first, last, logits[row][0][first] + logits[row][1][last]))
+        rows, firsts, lasts, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        order = np.argsort(-scores, kind="stable")
+        yield rows[order], firsts[order], lasts[order], scores[order]
 
 
 def tune(differences: np.ndarray, scores: np.ndarray, possible: np.ndarray) -> tuple[float, float]:
@@ -122,4 +265,22 @@ def tune(differences: np.ndarray, scores: np.ndarray, possible: np.ndarray) -> t
         that it separates; of equally good ones, the lowest. Questions of equal difference are never separated (the
         official script counts as if they could be).
     """
-    raise NotImplementedError
+    differences, scores = np.asarray(differences, np.float64), np.asarray(scores, np.float64)
+    possible = np.asarray(possible, bool)
+    if not len(differences):
+        return 0.0, 0.0
+    gain = np.where(possible, scores, -1.0)  # of answering instead of not
+    levels, level = np.unique(differences[np.isfinite(differences)], return_inverse=True)
+    sums = np.bincount(level, gain[np.isfinite(differences)], len(levels))
+    # answered: none, those of level 0, of levels 0 and 1, ...
+    totals = (~possible).sum() + np.concatenate([[0.0], np.cumsum(sums)])
+    # Sums of numbers such as 2/3 differ in their last bits by the order: what is that close is equal.
+    cut = int(np.flatnonzero(totals >= totals.max() - 1e-9)[0])
+    mean = float(totals[cut] / len(differences))
+    if not len(levels):
+        return 0.0, mean
+    if cut in (0, len(levels)):
+        return float(levels[0] - 1 if cut == 0 else levels[-1] + 1), mean
+    low, high = float(levels[cut - 1]), float(levels[cut])
+    middle = low + (high - low) / 2
+    return (middle if low <= middle < high else low), mean
