@@ -100,38 +100,50 @@ def evaluate(
     _checked(script)
     if differences is not None and script != "squad2":
         raise UserError("differences", f"have no meaning in {script}", "leave them out")
-    golds: dict[str, list[str]] = {q.id: [text for text, _ in q.answers] for q in questions}
-    both = {
-        id_: (exact(texts, predictions[id_], script), f1(texts, predictions[id_], script))
-        for id_, texts in golds.items()
+    golds = [(q.id, [text for text, _ in q.answers]) for q in questions]
+    if script == "squad2":  # where an id stands there twice, the last question has it
+        golds = list(dict(golds).items())
+    both = [
+        (exact(texts, predictions[id_], script), f1(texts, predictions[id_], script))
+        for id_, texts in golds
         if id_ in predictions
-    }
+    ]
     missing = len(golds) - len(both)
     if script != "squad2":
-        em, mean = _mean(both.values(), len(golds))
+        em, mean = _mean(both, len(golds))
         if script == "squad1":
             return {"exact_match": em, "f1": mean, "missing": missing}
         return {"average": (em + mean) / 2, "f1": mean, "em": em, "total": len(golds), "missing": missing}
+    answered = dict(zip((id_ for id_, _ in golds if id_ in predictions), both, strict=True))
+    return {**_squad2(dict(golds), answered, predictions, differences, threshold), "missing": missing}
 
-    lacking = sorted(both.keys() - differences.keys()) if differences is not None else []
-    if lacking or (threshold is not None and differences is None):
-        raise UserError("differences", f"lack {len(lacking) or 'all'} questions" + f" ({lacking[0]})" * bool(lacking),
-                        "give one for every answer")  # fmt: skip
-    kept = dict(both)
+
+def _squad2(
+    golds: Mapping[str, list[str]],
+    scores: Mapping[str, tuple[float, float]],
+    predictions: Mapping[str, str],
+    differences: Mapping[str, float] | None,
+    threshold: float | None,
+) -> dict[str, float]:
+    lacking = sorted(scores.keys() - differences.keys()) if differences is not None else []
+    if lacking:
+        raise UserError("differences", f"lack {len(lacking)} questions ({lacking[0]})", "give one for every answer")
+    if threshold is not None and differences is None:
+        raise UserError("threshold", "is given without differences", "give both")
+    kept = dict(scores)
     if threshold is not None and differences is not None:
-        kept.update({id_: (float(not golds[id_]),) * 2 for id_ in both if differences[id_] > threshold})
+        kept.update({id_: (float(not golds[id_]),) * 2 for id_ in scores if differences[id_] > threshold})
+    groups = {"": list(kept), "HasAns_": [i for i in kept if golds[i]], "NoAns_": [i for i in kept if not golds[i]]}
     out: dict[str, float] = {}
-    for prefix, ids in (("", list(kept)), ("HasAns_", [i for i in kept if golds[i]]),
-                        ("NoAns_", [i for i in kept if not golds[i]])):  # fmt: skip
+    for prefix, ids in groups.items():
         if ids or not prefix:
             em, mean = _mean((kept[i] for i in ids), len(ids))
             out |= {f"{prefix}exact": em, f"{prefix}f1": mean, f"{prefix}total": len(ids)}
     if differences is not None:
         for which, name in enumerate(("exact", "f1")):
-            scores = {id_: pair[which] for id_, pair in both.items()}
-            best, at = _best(golds, predictions, scores, differences)
+            best, at = _best(golds, predictions, {id_: pair[which] for id_, pair in scores.items()}, differences)
             out |= {f"best_{name}": best, f"best_{name}_thresh": at}
-    return out | {"missing": missing}
+    return out
 
 
 def _best(
