@@ -371,8 +371,10 @@ class _Check:
     def network(self, features: Features) -> keras.Model:
         head = self.head
         model = self._model()
-        names = set(model.output)
-        _require(names == set(head.losses()), "outputs and losses have the same keys", f"{names}, {set(head.losses())}")
+        names, losses = set(model.output), head.losses()
+        _require(losses and set(losses) <= names, "losses are of outputs", f"{set(losses)}, {names}")
+        further = {name: set(getattr(loss, "reads", ())) for name, loss in losses.items()}
+        _require(all(read <= names for read in further.values()), "losses read outputs", f"{further}, {names}")
         _require(set(head.metrics()) <= names, "metrics are of outputs", f"{set(head.metrics())}")
         before = keras.config.dtype_policy()
         keras.config.set_dtype_policy("mixed_bfloat16")
@@ -404,7 +406,8 @@ class _Check:
         _require(not twice, "every variable has a path of its own", f"{twice}")
         self.per_piece = {name: len(t.shape) > 1 and t.shape[1] is None for name, t in model.output.items()}
         rows, pieces = len(features.windows), len(features.windows.input_ids)
-        for name, per_piece in self.per_piece.items():
+        for name in losses:
+            per_piece = self.per_piece[name]
             wanted = [pieces] if per_piece else [rows]
             if per_piece and len(model.output[name].shape) == 2:
                 wanted.append(rows)  # one of the row's pieces is to be chosen
@@ -468,7 +471,11 @@ class _Check:
             logits = model(inputs, training=True)
             total = tf.constant(0.0)
             for name, loss in losses.items():
-                each = tf.convert_to_tensor(loss.call(y[name], logits[name]))
+                further = {other: logits[other] for other in getattr(loss, "reads", ())}
+                shown, blank = y[name], getattr(loss, "unlabelled", None)
+                if blank is not None:
+                    shown = tf.where(weights[name] > 0, shown, tf.cast(blank, shown.dtype))
+                each = tf.convert_to_tensor(loss.call(shown, logits[name], **further))
                 rank = 2 if self.learned_per_piece[name] else 1
                 _require(
                     len(each.shape) == rank,

@@ -219,7 +219,8 @@ class ExactModel(keras.Model):
                     "give them, or no loss for this output",
                 )
             factor = 1.0 if factors.get(name) is None else factors[name]
-            terms.append(_term(name, losses[name], factor, targets[name], p, given.get(name)))
+            further = {other: outputs[other] for other in getattr(losses[name], "reads", ())}
+            terms.append(_term(name, losses[name], factor, targets[name], p, given.get(name), further))
         return terms
 
     def _weights(self, terms: list[_Term], y: Any, w: Any) -> tf.Tensor:
@@ -271,6 +272,8 @@ class ExactModel(keras.Model):
                 name: kept.get(name, None if w is None else self._by_name(w, "weights", every=y).get(name))
                 for name in y
             }
+            # of outputs without targets Keras would lose count
+            predicted = {name: value for name, value in predicted.items() if name in y}
         self.compute_metrics(x, y, predicted, sample_weight=w)
 
     def _results(self, terms: list[_Term], sums: Any, weights: Any, extra: Any) -> dict[str, tf.Tensor]:
@@ -324,7 +327,7 @@ class _Term:
     weight: tf.Tensor  # sum of weights, scalar
 
 
-def _term(name: str, loss: Any, factor: float, y: tf.Tensor, p: tf.Tensor, w: Any) -> _Term:
+def _term(name: str, loss: Any, factor: float, y: tf.Tensor, p: tf.Tensor, w: Any, further: dict) -> _Term:
     loss = keras.losses.get(loss)
     if not isinstance(loss, keras.losses.Loss):
         loss = _Function(loss)
@@ -332,8 +335,15 @@ def _term(name: str, loss: Any, factor: float, y: tf.Tensor, p: tf.Tensor, w: An
     label, keep = _labels(tf.convert_to_tensor(y), tuple(p.shape))
     w = None if w is None else tf.convert_to_tensor(w)
     if w is not None and w.shape.rank <= label.shape.rank:  # NaN, -1, anything may stand where the weight is 0
-        label = tf.where(_to_rank(tf.not_equal(w, 0), label.shape.rank), label, tf.zeros_like(label))
-    values = loss.call(tf.cast(label, loss.dtype), tf.cast(p, loss.dtype))
+        counts = _to_rank(tf.not_equal(w, 0), label.shape.rank)
+        label = tf.where(counts, label, tf.zeros_like(label))
+        counts = counts if keep is None else counts & keep
+    else:
+        counts = keep
+    shown, blank = label, getattr(loss, "unlabelled", None)
+    if blank is not None and counts is not None:  # a loss over whole rows must know which places count
+        shown = tf.where(counts, label, tf.cast(blank, label.dtype))
+    values = loss.call(tf.cast(shown, loss.dtype), tf.cast(p, loss.dtype), **further)
     values = tf.cast(values, tf.float32)
     if values.shape.rank == 0:  # a loss that averages by itself: one value for all rows
         values = tf.fill([tf.shape(p)[0]], values)

@@ -33,7 +33,7 @@ FLOORS = {
         "windows",
         "wordpiece",
     },
-    1: {"encoder", "graph_text", "graph_windows", "inputs", "optimizer", "serving"},
+    1: {"crf", "encoder", "graph_text", "graph_windows", "inputs", "optimizer", "serving"},
     2: {"head", "losses", "pooling"},
     3: {"checkpoint", "locate", "pickles", "readers", "source", "writers"},
     4: {"artifact", "batching", "callbacks", "recipe", "task", "training"},
