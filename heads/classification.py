@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from keras_bert_lab.errors import UserError
 from keras_bert_lab.head import Example, Features
-from keras_bert_lab.losses import UNLABELLED, Accuracy, SparseCategoricalCrossentropy
+from keras_bert_lab.losses import UNLABELLED, Accuracy, SparseCategoricalCrossentropy, SparseCategoricalFocal
 from keras_bert_lab.pooling import PooledHead, by_example, factors, label_list, listed, number, per_class, ratio
 from keras_bert_lab.tables import label_name, label_order
 
@@ -33,6 +33,7 @@ class Classification(PooledHead):
         class_weights: None, "balanced" (examples / (classes * examples of the class), fixed by ``fit``), or
             {label: factor >= 0}; labels not named have 1.
         label_smoothing: see ``losses.SparseCategoricalCrossentropy``.
+        focal_gamma: above 0 the focal loss of Lin et al. 2017, see ``losses.SparseCategoricalFocal``.
 
     The columns and file options are those of ``head.TableHead``, the network's those of ``pooling.PooledHead``.
 
@@ -50,11 +51,16 @@ class Classification(PooledHead):
     labels: tuple[str, ...] = ()
     class_weights: str | Mapping[str, float] | None = None
     label_smoothing: float = 0.0
+    focal_gamma: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "labels", label_list(self.labels, least=2))
         number("label_smoothing", self.label_smoothing, below=1)
+        number("focal_gamma", self.focal_gamma, below=float("inf"))
+        if self.focal_gamma and self.label_smoothing:
+            raise UserError("focal_gamma", f"is {self.focal_gamma} and label_smoothing {self.label_smoothing}",
+                            "choose one: the focal loss is not defined for smoothed labels")  # fmt: skip
         if isinstance(self.class_weights, Mapping):
             object.__setattr__(self, "class_weights", factors("class_weights", self.class_weights, self.labels))
         elif self.class_weights not in (None, "balanced"):
@@ -135,6 +141,8 @@ class Classification(PooledHead):
             raise UserError("class_weights", "balanced weights are not known yet", "call fit first")
         if isinstance(self.class_weights, Mapping):
             weights = [float(self.class_weights.get(label, 1.0)) for label in self.labels]
+        if self.focal_gamma:
+            return {OUTPUT: SparseCategoricalFocal(self.focal_gamma, weights)}
         return {OUTPUT: SparseCategoricalCrossentropy(self.label_smoothing, weights)}
 
     def metrics(self) -> dict[str, list[keras.Metric]]:

@@ -425,7 +425,8 @@ class TableHead(Head):
         return any(map(blank, value)) if isinstance(value, tuple) else blank(value)
 
     def read(self, path: str | Path) -> Iterator[Example]:
-        numbers = [o for o in ("text_column", "pair_column", "label_column") if isinstance(getattr(self, o), int)]
+        numbers = [option for option in ("text_column", "pair_column") if isinstance(getattr(self, option), int)]
+        numbers += ["label_column" for column in self.gold_columns if isinstance(column, int)]
         header = True if self.header is None else self.header
         table = Table(path, header=header, format=self.file_format, delimiter=self.delimiter, quoted=self.quoted,
                       encoding=self.encoding)  # fmt: skip

@@ -107,6 +107,110 @@ class SparseCategoricalCrossentropy(keras.Loss):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_lab")
+class SparseCategoricalFocal(SparseCategoricalCrossentropy):
+    r"""Focal loss of integer targets and logits: the cross entropy, less for what is already right.
+
+    Per labelled position, with softmax p, focus g and class weights c (1 if not given):
+
+        c[y] * (1 - p[y])^g * -log p[y]
+
+    Lin et al. 2017, equations 4 and 5, whose p_t is a sigmoid's; here it is the target's softmax probability, and
+    their alpha is c. With g = 0 it is the cross entropy. Means, -100 and class weights as in
+    ``SparseCategoricalCrossentropy``. (1 - p[y])^g is exp(g * log(1 - p[y])), and log(1 - p[y]) comes from the
+    other classes' logits, so that value and gradient stay finite where p[y] rounds to 1, for any g.
+
+    Args:
+        gamma: g >= 0; 2 in the paper.
+        class_weights: one number >= 0 per class, or None.
+
+    Example:
+        >>> loss = SparseCategoricalFocal(gamma=2.0)
+        >>> round(float(loss([0], [[0.0, 0.0]])), 4)      # 0.5**2 * log 2
+        0.1733
+    """
+
+    def __init__(
+        self, gamma: float = 2.0, class_weights: Sequence[float] | None = None, name: str = "sparse_categorical_focal"
+    ) -> None:
+        super().__init__(0.0, class_weights, name)
+        self.gamma = _focus(gamma)
+
+    def call(self, y_true: Any, y_pred: Any) -> tf.Tensor:
+        """float32 [B] or [B, L]: the loss of every position, 0 where y is -100."""
+        logits = tf.cast(y_pred, tf.float32)
+        y = _classes(y_true, logits)
+        safe = tf.where(y != UNLABELLED, y, 0)
+        its = tf.range(tf.shape(logits)[-1]) == safe[..., tf.newaxis]  # [B, K] or [B, L, K]: the target's place
+        others = tf.reduce_logsumexp(tf.where(its, logits.dtype.min, logits), -1)
+        wrong = others - tf.reduce_logsumexp(logits, -1)  # log(1 - p[y])
+        return super().call(y_true, y_pred) * tf.exp(self.gamma * wrong)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"gamma": self.gamma, "class_weights": self.class_weights, "name": self.name}
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_lab")
+class BinaryCrossentropy(keras.Loss):
+    r"""Cross entropy of yes or no for each of K labels, from logits; with positive weights and a focus.
+
+    Per row, with p = sigmoid(logits), positive weights c and focus g:
+
+        mean over k of  -( y_k * c_k * (1 - p_k)^g * log p_k  +  (1 - y_k) * p_k^g * log(1 - p_k) )
+
+    c as torch's ``pos_weight``; g as in Lin et al. 2017, equation 4 (their alpha balances by c instead: alpha and
+    1 - alpha are c and 1 up to a factor). log p and log(1 - p) are softplus functions of the logit, never the log
+    of a rounded probability. Calling the loss returns the rows' mean weighted by ``sample_weight``, 0 if all
+    weights are 0.
+
+    Args:
+        positive_weights: c, a number >= 0 per label, or None.
+        gamma: g >= 0; 0 is the plain cross entropy.
+
+    Shapes: y [B, K] of 0 and 1 (or between); logits [B, K] of any float type; computed in float32.
+
+    Example:
+        >>> loss = BinaryCrossentropy(positive_weights=[3.0, 1.0])
+        >>> round(float(loss([[1.0, 0.0]], [[0.0, 0.0]])), 4)      # (3 + 1) / 2 * log 2
+        1.3863
+    """
+
+    def __init__(
+        self, positive_weights: Sequence[float] | None = None, gamma: float = 0.0, name: str = "binary_crossentropy"
+    ) -> None:
+        super().__init__(name=name, reduction="mean_with_sample_weight", dtype="float32")
+        self.positive_weights = None if positive_weights is None else [float(c) for c in positive_weights]
+        self.gamma = _focus(gamma)
+
+    def call(self, y_true: Any, y_pred: Any) -> tf.Tensor:
+        """float32 [B]: the loss of every row."""
+        logits, y = tf.cast(y_pred, tf.float32), tf.cast(y_true, tf.float32)
+        yes, no = tf.math.softplus(-logits), tf.math.softplus(logits)  # -log p, -log(1 - p)
+        right, wrong = yes, no
+        if self.gamma:
+            right, wrong = yes * tf.exp(-self.gamma * no), no * tf.exp(-self.gamma * yes)
+        if self.positive_weights is not None:
+            right *= tf.constant(self.positive_weights, tf.float32)
+        return tf.reduce_mean(y * right + (1 - y) * wrong, -1)
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
+        """float32 scalar: the weighted mean over rows."""
+        losses = self.call(y_true, y_pred)
+        weights = tf.ones_like(losses) if sample_weight is None else tf.cast(sample_weight, tf.float32)
+        return tf.math.divide_no_nan(
+            tf.reduce_sum(tf.math.multiply_no_nan(losses, weights)), tf.reduce_sum(weights)
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        return {"positive_weights": self.positive_weights, "gamma": self.gamma, "name": self.name}
+
+
+def _focus(gamma: float) -> float:
+    if not 0 <= gamma < float("inf"):
+        raise ValueError(f"gamma is {gamma}, it must be 0 or more")
+    return float(gamma)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_lab")
 class Accuracy(keras.Metric):
     """Weighted share of the labelled positions whose largest logit is the target's; 0 if there are none.
 

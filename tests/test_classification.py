@@ -175,6 +175,8 @@ def test_pairs(tmp_path):
         ({"bilstm": -1}, "units per direction"),
         ({"dropout": 1.0}, "dropout: is 1.0"),
         ({"label_smoothing": "0.1"}, "label_smoothing: is '0.1'"),
+        ({"focal_gamma": -1}, "focal_gamma: is -1"),
+        ({"focal_gamma": 2.0, "label_smoothing": 0.1}, "choose one"),
         ({"class_weights": "auto"}, 'choose "balanced"'),
         ({"class_weights": {"a": -1}}, "give a number >= 0"),
         ({"class_weights": {"z": 1}, "labels": ["a", "b"]}, "'z' is no label"),
@@ -197,6 +199,12 @@ def test_class_weights():
     assert given.losses()["logits"].class_weights == [1.0, 3.0]
     loss = dataclasses.replace(given, label_smoothing=0.1).losses()["logits"]
     assert loss.call([1, 0], [[0.0, 0.0]] * 2).numpy() == pytest.approx([3 * np.log(2), np.log(2)])
+
+
+def test_focal_loss_takes_the_class_weights_along():
+    loss = Classification(labels=("a", "b"), class_weights={"b": 3}, focal_gamma=2).losses()["logits"]
+    assert loss.gamma == 2 and loss.class_weights == [1.0, 3.0]
+    assert loss.call([1, 0], [[0.0, 0.0]] * 2).numpy() == pytest.approx([3 / 4 * np.log(2), np.log(2) / 4])
 
 
 def test_example_weights_reach_the_features():

@@ -42,11 +42,36 @@ PAIRS = [dataclasses.replace(e, pair=f"is it {e.gold}") for e in LABELLED]
         ({}, LABELLED),
         ({"pooling": "attention", "class_weights": "balanced", "label_smoothing": 0.1}, PAIRS),
         ({"pooling": "max", "bilstm": 4, "dropout": 0.3}, LABELLED),
-        ({"pooling": "last_cls:2"}, PAIRS),
+        ({"pooling": "last_cls:2", "focal_gamma": 2.0}, PAIRS),
     ],
 )
 def test_classification(options, examples):
     print(check_head("classification", examples, options=options))
+
+
+@pytest.mark.parametrize(
+    ("options", "examples"),
+    [
+        ({}, LABELLED),
+        ({"pooling": "mean", "positive_weights": "balanced", "focal_gamma": 2.0, "threshold": "shared"}, PAIRS),
+    ],
+)
+def test_multi_label(options, examples):
+    golds = (["pos"], ["neg", "sad"], [], ["zh", "pos"], ["neg"])
+    print(check_head("multi_label", [dataclasses.replace(e, gold=g) for e, g in zip(examples, golds, strict=True)],
+                     options=options))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "examples", "golds"),
+    [
+        ({}, LABELLED, (5, 1.5, 4, "3", 1)),
+        ({"pooling": "attention", "label_columns": ["joy", "fear"]}, PAIRS, [(1, 2), (0, 5), (3, 1), (2, 2), (0, 4)]),
+    ],
+)
+def test_regression(options, examples, golds):
+    print(check_head("regression", [dataclasses.replace(e, gold=g) for e, g in zip(examples, golds, strict=True)],
+                     options=options))  # fmt: skip
 
 
 def test_the_head_in_the_docs_passes(monkeypatch):

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert_lab.losses import F1, Accuracy, SparseCategoricalCrossentropy, labelled
+from keras_bert_lab.losses import (
+    F1,
+    Accuracy,
+    BinaryCrossentropy,
+    SparseCategoricalCrossentropy,
+    SparseCategoricalFocal,
+    labelled,
+)
 
 
 def reference(y, logits, smoothing=0.0, classes=None):
@@ -118,9 +125,14 @@ def test_in_compile_and_fit_of_plain_keras():
 
 
 def test_configs_come_back():
-    loss = SparseCategoricalCrossentropy(0.1, [1, 2])
-    again = keras.losses.deserialize(keras.losses.serialize(loss))
-    assert again.get_config() == loss.get_config()
+    losses = (
+        SparseCategoricalCrossentropy(0.1, [1, 2]),
+        SparseCategoricalFocal(1.5, [1, 2]),
+        BinaryCrossentropy([1, 2], 0.5),
+    )
+    for loss in losses:
+        again = keras.losses.deserialize(keras.losses.serialize(loss))
+        assert type(again) is type(loss) and again.get_config() == loss.get_config()
     for metric in (Accuracy(), F1(3, "micro", [1])):
         assert keras.metrics.deserialize(keras.metrics.serialize(metric)).get_config() == metric.get_config()
 
@@ -128,6 +140,85 @@ def test_configs_come_back():
 def test_smoothing_out_of_range_is_refused():
     with pytest.raises(ValueError, match="label_smoothing is 1"):
         SparseCategoricalCrossentropy(1.0)
+
+
+def focal_by_hand(y, logits, gamma, classes):
+    """Lin et al. 2017, equation 5, with p a softmax: values and their derivatives by the logits, float64."""
+    z = np.asarray(logits, np.float64)
+    p = np.exp(z - z.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    true = np.eye(z.shape[-1])[y]
+    pt = (p * true).sum(-1)
+    c = np.asarray(classes)[y]
+    value = -c * (1 - pt) ** gamma * np.log(pt)
+    # d value / d pt, times d pt / d z_k = pt * (true_k - p_k)
+    slope = c * (gamma * (1 - pt) ** (gamma - 1) * np.log(pt) - (1 - pt) ** gamma / pt)
+    return value, (slope * pt)[..., None] * (true - p)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0, 5.0])
+@pytest.mark.parametrize("shape", [(7,), (3, 4)])
+def test_focal_loss_and_gradient_against_the_formula(gamma, shape):
+    random = np.random.default_rng(4)
+    y, z = random.integers(0, 3, shape), 3 * random.normal(size=(*shape, 3)).astype("float32")
+    loss = SparseCategoricalFocal(gamma, [0.5, 2.0, 1.0])
+    logits = tf.Variable(z)
+    with tf.GradientTape() as tape:
+        value = loss.call(y, logits)
+    want, slope = focal_by_hand(y, z, gamma, [0.5, 2.0, 1.0])
+    # relative: float32 rounds values about 14 at the sixth decimal
+    close = [(value, want), (tape.gradient(value, logits), slope)]
+    worst = [(np.abs(a - b) / (1 + np.abs(b))).max() for a, b in close]
+    print(f"gamma {gamma}: largest differences {worst[0]:.2g}, {worst[1]:.2g}")
+    assert max(worst) < 5e-6
+    if gamma == 0:
+        assert np.abs(value - SparseCategoricalCrossentropy(0, [0.5, 2.0, 1.0]).call(y, z)).max() < 1e-6
+    partly = np.where(np.arange(y.size).reshape(shape) % 2, y, -100)
+    labelled_only = want[partly != -100].mean()
+    assert float(loss(partly, z)) == pytest.approx(labelled_only, rel=2e-6)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+def test_focal_losses_of_sure_answers_are_finite_with_finite_gradients(gamma):
+    z = np.array([[200.0, 0, 0], [-200, 0, 0], [1e4, -1e4, 0], [-1e4, 1e4, 0], [0, 0, 0]], np.float32)
+    for loss, y, scores in (
+        (SparseCategoricalFocal(gamma), np.zeros(5, int), z),
+        (BinaryCrossentropy(gamma=gamma), np.ones((5, 1)), z[:, :1]),
+    ):
+        logits = tf.Variable(scores)
+        with tf.GradientTape() as tape:
+            value = loss.call(y, logits)
+        assert np.isfinite(value).all() and np.isfinite(tape.gradient(value, logits)).all()
+        assert value[0] < 1e-6 and value[1] > 50  # surely right, surely wrong
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("positive", [None, [3.0, 1.0, 0.0, 0.5]])
+def test_binary_cross_entropy_and_gradient_against_the_formula(gamma, positive):
+    random = np.random.default_rng(5)
+    y, z = random.integers(0, 2, (6, 4)).astype("float32"), 3 * random.normal(size=(6, 4)).astype("float32")
+    loss, logits = BinaryCrossentropy(positive, gamma), tf.Variable(z)
+    with tf.GradientTape() as tape:
+        value = loss.call(y, logits)
+    c, p = np.ones(4) if positive is None else np.asarray(positive), 1 / (1 + np.exp(-z.astype(float)))
+    want = -(y * c * (1 - p) ** gamma * np.log(p) + (1 - y) * p**gamma * np.log(1 - p))
+    with_p = c * (gamma * (1 - p) ** (gamma - 1) * np.log(p) - (1 - p) ** gamma / p)
+    without = -(gamma * p ** (gamma - 1) * np.log(1 - p) - p**gamma / (1 - p))
+    slope = np.where(y == 1, with_p, without) * p * (1 - p) / 4
+    assert np.abs(value - want.mean(-1)).max() < 5e-6
+    assert np.abs(tape.gradient(value, logits) - slope).max() < 5e-6
+    w = random.random(6).astype("float32")
+    assert float(loss(y, z, w)) == pytest.approx((want.mean(-1) * w).sum() / w.sum(), abs=5e-6)
+    assert float(loss(y, np.full_like(z, np.nan), np.zeros(6))) == 0.0
+    if gamma == 0 and positive is None:
+        stock = keras.losses.BinaryCrossentropy(from_logits=True)
+        assert np.abs(value - stock.call(y, z)).max() < 1e-6
+
+
+def test_a_negative_focus_is_refused():
+    for make in (SparseCategoricalFocal, BinaryCrossentropy):
+        with pytest.raises(ValueError, match="gamma is -1"):
+            make(gamma=-1)
 
 
 # ---- metrics -----------------------------------------------------------------------------------------------------
