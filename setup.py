@@ -50,6 +50,10 @@ setup(
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": ["keras-bert-lab = keras_bert_lab.tools.main:run"],
-        "keras_bert_lab.heads": ["classification = keras_bert_lab.heads.classification:Classification"],
+        "keras_bert_lab.heads": [
+            "classification = keras_bert_lab.heads.classification:Classification",
+            "multi_label = keras_bert_lab.heads.multi_label:MultiLabel",
+            "regression = keras_bert_lab.heads.regression:Regression",
+        ],
     },
 )
