@@ -8,6 +8,7 @@ The task never learns which head it has: it calls the methods of :class:`keras_b
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib.util
 import itertools
@@ -21,7 +22,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from . import batching, checkpoint, training
+from . import batching, checkpoint, memory, training
 from .config import BertConfig
 from .encoder import encode
 from .errors import UserError
@@ -104,8 +105,13 @@ class Text:
         self._seen += np.array([len(windows), np.count_nonzero(windows.dropped), windows.dropped.sum()])
         return windows
 
-    def cut(self, pieces: Pieces, cuts: Cuts, first: Pieces | None = None) -> Windows:
+    def cut(
+        self, pieces: Pieces, cuts: Cuts, first: Pieces | None = None, dropped: np.ndarray | None = None
+    ) -> Windows:
         """Windows of any stretches of ``pieces``, after ``first`` (one a text) if given; see ``windows.cut``.
+
+        Args:
+            dropped: int [rows], pieces of a row's text that no row shows, to be reported.
 
         Raises:
             UserError: a row longer than ``max_length``.
@@ -115,7 +121,9 @@ class Text:
         longest = int(windows.lengths.max(initial=0))
         if longest > self.max_length:
             raise UserError(f"a window of {longest} pieces", f"max_length is {self.max_length}", "cut shorter ones")
-        self._seen[0] += len(windows)
+        if dropped is not None:
+            windows = dataclasses.replace(windows, dropped=np.asarray(dropped, np.int32))
+        self._seen += np.array([len(windows), np.count_nonzero(windows.dropped), windows.dropped.sum()])
         return windows
 
     def report(self) -> str:
@@ -228,10 +236,11 @@ class Task:
     @functools.cached_property
     def forward(self):
         """The model as one traced function: {input: int32 [batch, length]} -> {output: logits}, as ``digest`` says."""
+        model = self.model  # made and filled before anything is traced
         spec = {name: tf.TensorSpec([None, None], tf.int32, name=name) for name in batching.INPUTS}
 
         def logits(x):
-            return self.head.infer(self.model, x)
+            return self.head.infer(model, x)
 
         return tf.function(logits, input_signature=[spec], autograph=False)
 
@@ -317,6 +326,7 @@ class Task:
         Returns:
             {metric: value of each epoch}; dev scores are called ``dev_...``.
         """
+        memory.keep()
         recipe = (recipe or Recipe()).replace(**options)
         keras.utils.set_random_seed(recipe.seed)
         say = print if verbose else (lambda *_: None)
@@ -402,6 +412,7 @@ class Task:
         found: dict[str, Any] = {
             name: [None] * len(windows) if a_token[name] else np.zeros((len(windows), *shape[1:]), dtype)
             for name, (shape, dtype) in outputs.items()}
+        memory.keep()
         plan, seeds = batching.ordered(windows), batching.fingerprints(windows) if draws else None
 
         def run(rows: np.ndarray, length: int) -> None:
@@ -427,8 +438,10 @@ class Task:
     def _judge(self):
         """As ``forward``, of what the head draws: (x, y, weights, seeds) -> {output: numbers}."""
 
+        model = self.model
+
         def numbers(x, y, w, seed):
-            return self.head.infer(self.model, x, y, w, seed)
+            return self.head.infer(model, x, y, w, seed)
 
         return tf.function(numbers, autograph=False, reduce_retracing=True)
 

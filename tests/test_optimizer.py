@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert_lab import UserError
+from keras_bert_lab import optimizer as optimizer_module
 from keras_bert_lab.optimizer import AdamW, Schedule
 
 
@@ -43,6 +44,14 @@ def close(name, ours, theirs, worst, tolerance=1e-6):
     assert error.max() <= tolerance, (name, error.max())
 
 
+@pytest.fixture(params=["kernels", "compiled"])
+def route(request, monkeypatch):
+    """Both ways of updating: one kernel a variable, and, as for large variables, one compiled program for all."""
+    if request.param == "compiled":
+        monkeypatch.setattr("keras_bert_lab.optimizer.COMPILED", 1)
+    return request.param
+
+
 @pytest.fixture
 def oracle(shared):
     folder = shared("oracle/tiny_en/bert_model.ckpt.index").parent
@@ -50,7 +59,7 @@ def oracle(shared):
     return folder, reader
 
 
-def test_original_step(oracle):
+def test_original_step(oracle, route):
     """One step from the checkpoint's weights and zero slots with the oracle's own gradients (optimizer_step.npz, A)."""
     folder, reader = oracle
     gradients, step = np.load(folder / "grads.npz"), np.load(folder / "optimizer_step.npz")
@@ -84,7 +93,7 @@ def test_original_step(oracle):
 
 
 @pytest.mark.parametrize("folder", ["tiny_en", "tiny_zh"])
-def test_original_finetuning_step(shared, folder):
+def test_original_finetuning_step(shared, folder, route):
     """One fine-tuning step from zero slots, clipped by the dense norm.
 
     The original measured the norm over slices of the word embeddings that were not summed (as_clipped); we measure the
@@ -187,7 +196,7 @@ def trained(optimizer, steps=5, made=None):
         {"gradient_accumulation_steps": 2},
     ],
 )
-def test_same_as_keras(options):
+def test_same_as_keras(options, route):
     """With bias correction, Keras' epsilon and decay everywhere we are keras.optimizers.AdamW, whatever the options."""
     theirs = keras.optimizers.AdamW(1e-2, weight_decay=0.1, **options)
     ours = AdamW(1e-2, weight_decay=0.1, epsilon=1e-7, no_decay=(), **options)
@@ -198,7 +207,7 @@ def test_same_as_keras(options):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=2e-6, atol=2e-7, err_msg=a.path)
 
 
-def test_decay_goes_by_path():
+def test_decay_goes_by_path(route):
     optimizer = AdamW(0.1, weight_decay=0.5)
     variables = [
         variable(n, np.ones(2, "float32"))
@@ -225,7 +234,7 @@ def test_decay_goes_by_path():
     assert [fewer.decays(v) for v in variables] == [False, True] + [False] * 6
 
 
-def test_clipping_measures_slices_dense():
+def test_clipping_measures_slices_dense(route):
     """A row that occurs twice is one row of the gradient: its norm is that of the sum."""
     table = variable("table/word_embeddings", np.zeros((3, 2), "float32"))
     optimizer = AdamW(1.0, weight_decay=0.0, bias_correction=False, global_clipnorm=1.0)
@@ -237,7 +246,7 @@ def test_clipping_measures_slices_dense():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_bad_gradients_do_not_pass_as_zero(bad):
+def test_bad_gradients_do_not_pass_as_zero(bad, route):
     weight = variable("layer/kernel", np.ones(2, "float32"))
     AdamW(0.1, global_clipnorm=1.0).apply([tf.constant([bad, 1.0])], [weight])
     assert np.isnan(weight.numpy()).any()
@@ -258,7 +267,7 @@ def test_refuses_what_stands_still():
         AdamW(amsgrad=True, bias_correction=False)
 
 
-def test_traced_and_compiled():
+def test_traced_and_compiled(route):
     """In a tf.function, and under XLA, as in eager mode."""
     plain = trained(AdamW(1e-2, global_clipnorm=0.5), steps=1)
     for jit in (False, True):
@@ -269,7 +278,7 @@ def test_traced_and_compiled():
             np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-6)
 
 
-def test_saved_and_resumed(tmp_path):
+def test_saved_and_resumed(tmp_path, route):
     """A ``.keras`` file restores step count and slots: the next step is the uninterrupted run's."""
 
     def model():
@@ -289,3 +298,24 @@ def test_saved_and_resumed(tmp_path):
     resumed.fit(x, y, epochs=2, shuffle=False, verbose=0)
     for a, b in zip(whole.get_weights(), resumed.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_a_large_variable_is_compiled_and_equal(monkeypatch):
+    shape = (optimizer_module.COMPILED // 64, 64)
+    chance = np.random.default_rng(0)
+    start = chance.normal(size=shape).astype("float32")
+    given = [chance.normal(size=shape).astype("float32") for _ in range(4)]
+    found = {}
+    for limit in (optimizer_module.COMPILED, 1 << 40):
+        monkeypatch.setattr(optimizer_module, "COMPILED", limit)
+        optimizer = AdamW(Schedule(1e-2, steps=4), global_clipnorm=1.0)
+        variables = [variable("layer/kernel", start), variable("layer/bias", start[0])]
+        optimizer.build(variables)
+        apply = partial(optimizer.apply, trainable_variables=variables)
+        step = partial(tf.function(lambda apply, g: apply([g, g[0]])), apply)
+        for gradient in given:
+            step(tf.constant(gradient))
+        assert len(optimizer._programs) == (limit < 1 << 40)
+        found[limit] = [v.numpy() for v in (*variables, *optimizer._momentums, *optimizer._velocities)]
+    for one, other in zip(*found.values(), strict=True):
+        assert np.abs(one - other).max() <= 1e-6 and np.abs(one - start.flat[0]).max() > 0
