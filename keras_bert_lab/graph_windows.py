@@ -46,6 +46,48 @@ def sliding(lengths: tf.Tensor, room: tf.Tensor, stride: tf.Tensor) -> Cuts:
     return Cuts(example, begin, tf.minimum(tf.gather(lengths, example) - begin, tf.gather(room, example)))
 
 
+def by_words(first: tf.Tensor, lengths: tf.Tensor, room: int, stride: int) -> Cuts:
+    """The windows of ``windows.by_words``.
+
+    Args:
+        first: bool [all pieces], whether a piece is its word's first.
+        lengths: int32 [texts], pieces of each.
+        room, stride: pieces of a window at most, and from one begin to the next; 1 <= stride <= room.
+
+    Example:
+        >>> cuts = by_words(tf.constant([True, True, False, True, True]), tf.constant([5]), 3, 2)
+        >>> cuts.begin.numpy().tolist(), cuts.length.numpy().tolist()
+        ([0, 1, 3], [3, 3, 2])
+    """
+    size = tf.size(first)
+    border = tf.concat([tf.cast(tf.where(first)[:, 0], tf.int32), [size]], 0)
+    nth = tf.cumsum(tf.concat([tf.cast(first, tf.int32), [1]], 0)) - 1
+    word = tf.gather(border, nth)  # where the word of a piece begins
+    after = tf.gather(border, tf.minimum(nth + 1, tf.size(border) - 1))
+    stops = tf.cumsum(lengths)
+    none = tf.zeros([0], tf.int32)
+    free = tf.TensorShape([None])
+
+    def step(text: tf.Tensor, begin: tf.Tensor, *found: tf.Tensor) -> tuple:
+        last = tf.gather(stops, text)
+        stop = tf.minimum(begin + room, last)
+        end = tf.gather(word, stop)
+        end = tf.where(end > begin, end, stop)
+        new = text, begin - last + tf.gather(lengths, text), end - begin
+        following = tf.gather(word, tf.minimum(begin + stride, last))
+        following = tf.where(following > begin, following, tf.gather(after, begin))
+        more = tf.where((end < last) & (following < last))[:, 0]
+        found = tuple(tf.concat(pair, 0) for pair in zip(found, new, strict=True))
+        return tf.gather(text, more), tf.gather(following, more), *found
+
+    state = (tf.range(tf.size(lengths)), stops - lengths, none, none, none)
+    *_, example, begin, length = tf.while_loop(
+        lambda text, *_: tf.size(text) > 0, step, state, shape_invariants=(free,) * 5, parallel_iterations=1
+    )
+    order = tf.argsort(example, stable=True)
+    return Cuts(*(tf.gather(part, order) for part in (example, begin, length)))
+
+
 def logits(
     run: Run, pieces: tf.RaggedTensor, cuts: Cuts, first: tf.RaggedTensor | None = None, places: int = PLACES
 ) -> tuple[dict[str, Any], tf.Tensor]:
@@ -66,6 +108,8 @@ def logits(
         [rows, (length of the row), ...]; int32 [rows], lengths of the rows.
     """
     model = tf.function(run.model, [tf.TensorSpec([None, None], tf.int32)] * 3, autograph=False)
+    made = model.get_concrete_function().structured_outputs
+    per_piece = {name: len(value.shape) > 1 and value.shape[1] is None for name, value in made.items()}
     # A row without any piece, of a text behind the last one, stands at the end: so there always is a batch to run.
     texts = [pieces] if first is None else [first, pieces]
     values = [tf.concat([text.values, [0]], 0) for text in texts]
@@ -88,12 +132,9 @@ def logits(
         x = _laid(run, rows, longest, example, values, begins, parts)
         found = {}
         for name, value in model(*(x[key] for key in INPUTS)).items():
-            per_piece = len(value.shape) > 1 and value.shape[1] is None
-            found[name] = tf.boolean_mask(value, x["attention_mask"] > 0) if per_piece else value
-            per_pieces[name] = per_piece
+            found[name] = tf.boolean_mask(value, x["attention_mask"] > 0) if per_piece[name] else value
         return number, found
 
-    per_pieces: dict[str, bool] = {}
     number, found = batch(tf.constant(0))
     arrays = {
         name: tf.TensorArray(
@@ -113,7 +154,7 @@ def logits(
     out = {}
     for name, array in arrays.items():
         flat = array.concat()
-        if per_pieces[name]:
+        if per_piece[name]:
             flat = tf.RaggedTensor.from_row_lengths(flat, tf.gather(total, order), validate=False)
         out[name] = tf.gather(flat, back)
     return out, total[:-1]
@@ -137,21 +178,22 @@ def _laid(
     return {"input_ids": ids, "attention_mask": tf.cast(place < at, tf.int32), "token_type_ids": types}
 
 
-def most_context(cuts: Cuts, lengths: tf.Tensor) -> tf.RaggedTensor:
+def most_context(cuts: Cuts, lengths: tf.Tensor, by_length: float = 0.01) -> tf.RaggedTensor:
     """Whether a row is the one in which a piece has most context: bool [rows, (length of the stretch)].
 
     The rule of run_squad.py (`_check_is_max_context`), in float64 as there: pieces on its shorter side plus a hundredth
-    of the stretch's length; the first of equal rows. Every piece of every text is true in exactly one row.
+    of the stretch's length; the first of equal rows. Every piece that is in a row is true in exactly one.
 
     Args:
         cuts: as from ``sliding``.
         lengths: int32 [texts], pieces of each.
+        by_length: what a piece of the stretch's length counts; 0: the rule of ``windows.most_context``.
     """
     nth = tf.ragged.range(cuts.length)
     row = tf.cast(nth.value_rowids(), tf.int32)
     of_row = tf.gather(cuts.length, row)
     shorter = tf.cast(tf.minimum(nth.values, of_row - 1 - nth.values), tf.float64)
-    context = shorter + 0.01 * tf.cast(of_row, tf.float64)
+    context = shorter + by_length * tf.cast(of_row, tf.float64)
     first = tf.gather(tf.cumsum(lengths) - lengths, cuts.example) + cuts.begin
     piece = tf.gather(first, row) + nth.values
     best = tf.math.unsorted_segment_max(context, piece, tf.reduce_sum(lengths))

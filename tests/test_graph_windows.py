@@ -39,7 +39,7 @@ def in_graph(cuts):
     return Cuts(*(tf.constant(array, tf.int32) for array in (cuts.example, cuts.begin, cuts.length)))
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_sliding_is_that_of_windows(seed):
     random = np.random.default_rng(seed)
     texts, room = random.integers(0, 9), random.integers(1, 12)
@@ -61,10 +61,10 @@ def test_logits_of_stretches_are_those_of_the_rows(seed, places, paired):
     want = windows.cut(texts, cuts, first, cls_id=2, sep_id=3)
     echo = Echo()
 
-    @tf.function
     def served(texts, first, cuts):
         return graph_windows.logits(echo, texts, Cuts(*cuts), first, places)
 
+    served = tf.function(served) if seed else served  # eagerly as well
     got, lengths = served(ragged(texts), None if first is None else ragged(first), tuple(in_graph(cuts)))
     np.testing.assert_array_equal(lengths, want.lengths)
     np.testing.assert_array_equal(got["piece"].row_splits, want.splits)
@@ -82,7 +82,7 @@ def test_no_text_gives_no_rows():
     assert got["row"].shape == lengths.shape == (0,) and got["piece"].shape[0] == 0
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_every_piece_is_owned_once_where_it_has_most_context(seed):
     random = np.random.default_rng(seed)
     lengths, room = random.integers(0, 40, random.integers(1, 6)), int(random.integers(1, 15))
