@@ -53,6 +53,7 @@ setup(
         "keras_bert_lab.heads": [
             "classification = keras_bert_lab.heads.classification:Classification",
             "multi_label = keras_bert_lab.heads.multi_label:MultiLabel",
+            "qa_span = keras_bert_lab.heads.qa_span:QaSpan",
             "regression = keras_bert_lab.heads.regression:Regression",
         ],
     },
