@@ -11,9 +11,9 @@ What each format is, said once:
   line ``#<TAB>O`` is a token. What is neither is an error, not a comment.
 * The token and the tag column are given by number (from 0; -1 is the last) or by name. Names stand in the first line,
   or in a comment ``# global.columns = ...`` as in CoNLL-U Plus.
-* The default tag column, -1, is one only if most of its cells are tags; so a file without tags can be predicted.
-  A column given in another way that the file lacks means no tags as well. Cells ``_`` or nothing for a whole sentence
-  mean that this sentence has none.
+* The default tag column, -1, is one only if half of its cells or more are tags; so a file without tags can be
+  predicted. A column given in another way that the file lacks means no tags as well. Cells ``_`` or nothing for a
+  whole sentence mean that this sentence has none.
 
 **JSONL** ("jsonl"): an object a line, with ``tokens`` (or ``words``) and ``tags`` (or ``ner_tags``, ``labels``), lists
 of strings of one length; or with ``text`` and ``entities`` (or ``spans``, ``labels``, ``label``), a list of
@@ -24,11 +24,14 @@ gold they can be predicted. An object that has ``tokens`` and ``text`` must have
 own tokenizer (`Sentence.with_words`).
 
 Names in ``.jsonl .ndjson .json`` say JSONL, in ``.conll .conllu .iob .iob2 .bio .bioes .bilou .bmes .tsv .tab``
-columns. Any other file is looked at (the first 1000 lines that are not blank): it is columns if most lines end in a
-tag; if it has ``-DOCSTART-``; if all have the same number of cells, two or more, with TABs between them and no texts
-in them, or with blanks, ten lines or more, some of them parted by blank lines; or if each is one word (a token a line),
-unless those with Chinese-like characters are longer than four on average. Else it is text. ``.text`` and ``.raw`` say
-text. The option ``format`` says otherwise.
+columns, in ``.text .raw`` text. Of any other file the first 1000 lines that are not blank are looked at. It is columns
+
+* if half of the lines or more end in a tag, or if there is ``-DOCSTART-``;
+* if all have the same number of cells, two or more: with TABs between them and no texts in them; or with blanks between
+  them, ten lines or more, some of them parted by blank lines;
+* if each is one word (a token a line), unless those with Chinese-like characters are longer than four on average.
+
+Else it is text. The option ``format`` says otherwise.
 
 Tokens become a text by one blank between them, or by nothing if most tokens of the first 1000 lines are single wide
 (Chinese-like) characters, as in the usual Chinese files (`joint`); the option ``join`` says otherwise. With nothing
@@ -130,7 +133,7 @@ class _Looked:
         columns: whether it is columns rather than text.
         tab: cells stand between TABs.
         width: cells of most lines.
-        tagged: most lines end in a tag.
+        tagged: half of the lines or more end in a tag.
         rows: those of ``width`` cells.
     """
 
@@ -160,19 +163,23 @@ def _look(path: Path, encoding: str) -> _Looked:
         seen.append(line)
         if len(seen) == LOOKED_AT:
             break
-    seen = [line for line in seen if line[0] != "#"] or seen  # which of those are comments is known later
+    # Which lines with # are comments is known later; where there are no others, first those that are hardly any.
+    certain = [line for line in seen if line[0] != "#"], [line for line in seen if "\t" in line]
+    seen = next(filter(None, (*certain, [line for line in seen if is_tag(line.split()[-1])])), seen)
     tab = 2 * sum("\t" in line for line in seen) > len(seen)
     rows = [tuple(_cells(line, tab)) for line in seen]
     widths = Counter(map(len, rows))
     width = max(widths, key=lambda w: (widths[w], w), default=1)
-    tagged = width > 1 and 2 * sum(len(row) > 1 and is_tag(row[-1].strip()) for row in rows) >= len(rows)
+    tags = [row[-1].strip() for row in rows if len(row) > 1 and is_tag(row[-1].strip())]
+    tagged = width > 1 and 2 * len(tags) >= len(rows)
     even = len(widths) == 1
     if width == 1 and even:
         chinese = [len(row[0]) for row in rows if any(map(wide, row[0]))]
         columns = sum(chinese) <= LONGEST_WORD * len(chinese)
     else:
         worded = 2 * sum(any(" " in cell for cell in row) for row in rows) > len(rows)
-        columns = tagged or (even and not worded and (tab or (inside and len(rows) >= ENOUGH)))
+        sure = any(t == OUTSIDE or "-" in t for t in tags)  # a text may well end in "I"
+        columns = (tagged and sure) or (even and not worded and (tab or (inside and len(rows) >= ENOUGH)))
     return _Looked(not seen or docstart or columns, tab, width, tagged, tuple(r for r in rows if len(r) == width))
 
 

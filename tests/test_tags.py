@@ -1,8 +1,8 @@
 """Tags: every scheme, both ways to read entities against a second definition, conversion, legality, scores.
 
 The second definition is written with regular expressions, one string a type. When `Scorer` was written it was also
-compared with `seqeval` 1.2.2 (39,058 times: all schemes, both modes, overall and per type) and with the decisions of the
-conlleval script in Perl (7,840 times: IOB1, IOB2) on random groups of sentences, most of them breaking their scheme:
+compared with `seqeval` 1.2.2 (39,058 times: all schemes, both modes, overall and per type) and with the decisions of
+the conlleval script in Perl (7,840 times: IOB1, IOB2) on random groups of sentences, most of which broke their scheme:
 no difference. `seqeval` itself is not needed here.
 """
 
