@@ -52,6 +52,7 @@ setup(
         "console_scripts": ["keras-bert-lab = keras_bert_lab.tools.main:run"],
         "keras_bert_lab.heads": [
             "classification = keras_bert_lab.heads.classification:Classification",
+            "masked_lm = keras_bert_lab.heads.masked_lm:MaskedLM",
             "multi_label = keras_bert_lab.heads.multi_label:MultiLabel",
             "qa_span = keras_bert_lab.heads.qa_span:QaSpan",
             "regression = keras_bert_lab.heads.regression:Regression",

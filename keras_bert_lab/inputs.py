@@ -104,6 +104,10 @@ class CheckedModel(keras.Model):
             inputs["attention_mask"] = keras.ops.cast(keras.ops.not_equal(ids, config.pad_token_id), "int32")
         if "token_type_ids" not in inputs:
             inputs["token_type_ids"] = keras.ops.zeros_like(ids, dtype="int32")
+        if absent := [name for name in self.input if name not in inputs]:
+            raise UserError(
+                f"inputs of {self.name}", f"{', '.join(absent)} not given", "Head.prepare makes them of the others"
+            )
         return super().__call__(inputs, *args, **kwargs)
 
     def rematerialized_call(self, layer_call, *args, **kwargs):
