@@ -62,7 +62,8 @@ def export(task: Task, path, format: str = "saved_model", *, texts: Sequence | N
         format: "saved_model".
         texts: texts (or pairs) to prove it on, besides the nasty ones.
         overwrite: replace what is there.
-        tolerance: largest absolute difference; default 1e-5 in float32, see ``TOLERANCE`` for half precision.
+        tolerance: largest difference, absolute or as a share of an output's largest value, whichever is more (a
+            head's numbers may be in any unit); default 1e-5 in float32, see ``TOLERANCE`` for half precision.
 
     Returns:
         The content of ``proof.json``.
@@ -236,7 +237,7 @@ def prove(task: Task, folder: Path, columns: list[list[str]], tolerance: float) 
                                     "nothing was exported; report this")
                 gap = (float(np.max(np.abs(found - value), initial=0.0)) if value.dtype.kind == "f"
                        else float(np.sum(found != value)))
-                limit = tolerance if value.dtype.kind == "f" else 0
+                limit = tolerance * max(1.0, float(np.abs(value).max(initial=0))) if value.dtype.kind == "f" else 0
                 if not gap <= limit:
                     raise UserError(where, f"differs from the task by {gap:.3g} (allowed {limit:.3g})",
                                     "nothing was exported; report this with the text")
