@@ -252,14 +252,15 @@ def rows(
 
     Args:
         questions, contexts: whole texts, one each a question.
-        cut: ``cut(contexts, cuts, questions) -> Windows`` (`text.cut` of `Head.features`).
+        cut: ``cut(contexts, cuts, questions, dropped=...) -> Windows`` (`text.cut` of `Head.features`).
         max_length: pieces a row at most.
         stride: pieces of the context from one row's begin to the next one's (``doc_stride``: a step, not an
             overlap); where a row has room for fewer pieces, it steps by that room, so that none is left out.
         max_question: pieces of a question that are kept; the rest is cut off (``max_query_length``).
 
     Returns:
-        Windows; `example` is the question's index. A context of no pieces has one row with no stretch.
+        Windows; `example` is the question's index, `dropped` the pieces that its question lost. A context of no pieces
+        has one row with no stretch.
 
     Raises:
         UserError: a question that leaves no room for its context; a stride or max_question below 1.
@@ -277,11 +278,13 @@ def rows(
             f"{max_length} for the context",
             f"raise max_length to {kept[tight] + 4} or more, or lower max_question",
         )
-    if (kept < questions.lengths).any():
+    lost = (questions.lengths - kept).astype(np.int32)
+    if lost.any():
         at = spread(questions.splits[:-1], kept)
         splits = np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)
         questions = Pieces(questions.ids[at], questions.starts[at], questions.ends[at], splits)
-    return cut(contexts, sliding(contexts.lengths, room, np.minimum(stride, room)), questions)
+    cuts = sliding(contexts.lengths, room, np.minimum(stride, room))
+    return cut(contexts, cuts, questions, dropped=lost[cuts.example])
 
 
 def continuations(tokens: Sequence[str]) -> np.ndarray:

@@ -22,7 +22,7 @@ VOCABULARIES = {
 ORACLE = ["en_v1", "en_v1_cased", "en_v1_ties", "en_v2", "zh_v2"]
 
 
-def cut(pieces, cuts, first):
+def cut(pieces, cuts, first, dropped):
     return windows.cut(pieces, cuts, first, cls_id=2, sep_id=3, pad_id=0)
 
 

@@ -1,5 +1,6 @@
 """SQuAD files with their damage; rows, targets and owners against the original's features and plain loops."""
 
+import dataclasses
 import json
 import random
 import time
@@ -39,7 +40,11 @@ def oracle_tokenizer(shared, vocabulary):
 
 def cutter(tokenizer):
     ids = {"cls_id": tokenizer.cls_id, "sep_id": tokenizer.sep_id, "pad_id": tokenizer.pad_id}
-    return lambda pieces, cuts, first: windows.cut(pieces, cuts, first, **ids)
+
+    def cut(pieces, cuts, first, dropped):
+        return dataclasses.replace(windows.cut(pieces, cuts, first, **ids), dropped=dropped)
+
+    return cut
 
 
 def some_pieces(lengths):
@@ -48,8 +53,8 @@ def some_pieces(lengths):
     return Pieces(at + 10, 2 * at, 2 * at + 1, splits)
 
 
-def bare_cut(pieces, cuts, first):
-    return windows.cut(pieces, cuts, first, cls_id=2, sep_id=3, pad_id=0)
+def bare_cut(pieces, cuts, first, dropped):
+    return dataclasses.replace(windows.cut(pieces, cuts, first, cls_id=2, sep_id=3, pad_id=0), dropped=dropped)
 
 
 def pieces_of(tokenizer, context, answer, start):
@@ -217,6 +222,7 @@ def test_long_questions_are_cut():
     w = rows(some_pieces([9, 2]), some_pieces([3, 3]), bare_cut, max_length=12, max_question=4)
     assert w.lengths.tolist() == [1 + 4 + 1 + 3 + 1, 1 + 2 + 1 + 3 + 1]
     assert w.input_ids[: w.splits[1]].tolist() == [2, 10, 11, 12, 13, 3, 10, 11, 12, 3]
+    assert w.dropped.tolist() == [5, 0]
 
 
 @pytest.mark.parametrize("option", ["stride", "max_question"])
