@@ -265,6 +265,8 @@ class QaSpan(Head):
 
         A question so long that Python refuses it (no room for a context) is cut to leave room for one piece.
         """
+        if run.max_length < 4:
+            raise UserError(f"max_length {run.max_length}", "leaves no room for a context", "raise it")
         context, size = texts["context"], tf.shape(texts["context"])[0]
         question, _, _ = run.tokenize(texts["question"])
         question = question[:, : min(self.max_query_length, run.max_length - 4)]
