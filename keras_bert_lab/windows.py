@@ -259,6 +259,77 @@ def sliding(lengths: np.ndarray, room: int | np.ndarray, stride: int | np.ndarra
     return Cuts(example, begin, np.minimum(lengths[example] - begin, rooms[example]))
 
 
+def by_words(first: np.ndarray, lengths: np.ndarray, room: int, stride: int) -> Cuts:
+    """Windows that begin and end at word borders, for answers a word.
+
+    A window takes as many whole words as `room` holds; the next begins with the word in which the piece `stride` after
+    its begin lies, but never with the same one. A word longer than `room` fills a window alone with its first pieces.
+    So every word's first piece is in a window, and the last window ends at the text's end. A text of no pieces has
+    one window of none.
+
+    Args:
+        first: bool [all pieces], whether a piece is its word's first; a text's first piece always is.
+        lengths: int [texts], pieces of each.
+        room: pieces of a window at most.
+        stride: from one window's begin to the next one's, in pieces, 1 to `room`.
+
+    Raises:
+        UserError: a stride that is no number of pieces, or that would leave pieces out.
+
+    Example:
+        >>> cuts = by_words(np.array([True, True, False, True, True]), np.array([5]), room=3, stride=2)
+        >>> cuts.begin.tolist(), cuts.length.tolist()
+        ([0, 1, 3], [3, 3, 2])
+    """
+    lengths = np.asarray(lengths, np.int64)
+    if not 1 <= stride <= room:
+        raise UserError(f"stride {stride}", f"a window has room for {room} pieces", f"give 1 to {room}")
+    stops = np.cumsum(lengths)
+    place = np.arange(len(first) + 1)
+    border = np.append(first, True)
+    word = np.maximum.accumulate(np.where(border, place, 0))  # where the word of a piece begins
+    after = np.append(np.minimum.accumulate(np.where(border, place, len(first))[::-1])[::-1][1:], len(first))
+    text, begin = np.arange(len(lengths)), stops - lengths
+    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    while len(text):
+        stop = np.minimum(begin + room, stops[text])
+        end = np.where(word[stop] > begin, word[stop], stop)
+        found.append((text, begin - stops[text] + lengths[text], end - begin))
+        following = word[np.minimum(begin + stride, stops[text])]
+        following = np.where(following > begin, following, after[begin])
+        more = (end < stops[text]) & (following < stops[text])
+        text, begin = text[more], following[more]
+    nothing = (np.zeros(0, np.int64),) * 3
+    example, begin, length = (np.concatenate(part) for part in zip(nothing, *found, strict=True))
+    order = np.argsort(example, kind="stable")
+    return Cuts(example[order], begin[order], length[order])
+
+
+def most_context(cuts: Cuts, lengths: np.ndarray) -> np.ndarray:
+    """Whether a row is the one in which a piece has most context: bool [sum of ``cuts.length``], row after row.
+
+    The pieces on its shorter side are counted, within the row; of equal rows the first is taken. Every piece that is
+    in a row is true in exactly one.
+
+    Args:
+        cuts: rows of a text one after the other.
+        lengths: int [texts], pieces of each.
+
+    Example:
+        >>> most_context(sliding(np.array([4]), room=3, stride=1), np.array([4])).tolist()
+        [True, True, False, False, True, True]
+    """
+    lengths = np.asarray(lengths, np.int64)
+    nth = spread(np.zeros_like(cuts.length), cuts.length)
+    row = np.repeat(np.arange(len(cuts)), cuts.length)
+    context = np.minimum(nth, cuts.length[row] - 1 - nth)
+    piece = (np.cumsum(lengths) - lengths)[cuts.example[row]] + cuts.begin[row] + nth
+    order = np.lexsort((row, -context, piece))
+    best = np.zeros(len(piece), bool)
+    best[order[np.diff(piece[order], prepend=-1) != 0]] = True
+    return best
+
+
 def cut(
     pieces: Pieces, cuts: Cuts, first: Pieces | None = None, *, cls_id: int, sep_id: int, pad_id: int = 0
 ) -> Windows:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_bert_lab.errors import UserError
-from keras_bert_lab.windows import Cuts, Pieces, cut, pack, sliding
+from keras_bert_lab.windows import Cuts, Pieces, by_words, cut, most_context, pack, sliding, spread
 
 CLS, SEP, PAD = 101, 102, 0
 
@@ -184,3 +184,55 @@ def test_cut_shows_each_stretch_after_its_first_text():
     assert taken.begin.tolist() == [both.begin[2], both.begin[0]]
     nothing = cut(second, Cuts(*(np.zeros(0, np.int64),) * 3), cls_id=CLS, sep_id=SEP)
     assert len(nothing) == 0 and nothing.pad()["input_ids"].shape == (0, 0)
+
+
+def random_words(random, texts, longest):
+    """Lengths of texts, and which of their pieces begin a word."""
+    lengths = random.integers(0, longest + 1, texts)
+    first = random.random(lengths.sum()) < random.choice([0.1, 0.5, 1.0])
+    first[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
+    return lengths, first
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_windows_at_word_borders(seed):
+    """Every word begins in some window; windows hold whole words unless one is longer than a window; none is idle."""
+    random = np.random.default_rng(seed)
+    lengths, first = random_words(random, 6, 30)
+    room = int(random.integers(1, 12))
+    stride = int(random.integers(1, room + 1))
+    cuts = by_words(first, lengths, room, stride)
+    owner = most_context(cuts, lengths)
+    offset = 0
+    for text, length in enumerate(lengths):
+        starts = np.flatnonzero(first[offset : offset + length])
+        rows = np.flatnonzero(cuts.example == text)
+        begin, end = cuts.begin[rows], cuts.begin[rows] + cuts.length[rows]
+        assert len(rows) and (np.diff(begin) > 0).all() and (cuts.length[rows] <= room).all()
+        if not length:
+            assert cuts.length[rows].tolist() == [0]
+            continue
+        assert begin[0] == 0 and set(begin) <= set(starts) and (cuts.length[rows] > 0).all()
+        borders = {*starts.tolist(), int(length)}
+        for b, e in zip(begin, end, strict=True):
+            word_end = min(x for x in borders if x > b)
+            assert e in borders or (e == b + room and word_end > e)
+        for start in starts:
+            holding = [r for r, b, e in zip(rows, begin, end, strict=True) if b <= start < e]
+            context = [min(start - cuts.begin[r], cuts.begin[r] + cuts.length[r] - 1 - start) for r in holding]
+            at = np.concatenate([[0], np.cumsum(cuts.length)])
+            owning = [r for r in holding if owner[at[r] + start - cuts.begin[r]]]
+            assert owning == [holding[int(np.argmax(context))]]  # most context; the first of equals
+        offset += length
+
+
+def test_windows_of_words_of_one_piece_are_plain_windows():
+    lengths = np.array([12, 0, 3])
+    cuts, plain = by_words(np.ones(15, bool), lengths, 5, 3), sliding(lengths, 5, 3)
+    for name in ("example", "begin", "length"):
+        assert getattr(cuts, name).tolist() == getattr(plain, name).tolist()
+    owners = np.repeat(np.arange(len(cuts)), cuts.length)[most_context(cuts, lengths)]
+    pieces = (cuts.begin.repeat(cuts.length) + spread(cuts.begin * 0, cuts.length))[most_context(cuts, lengths)]
+    assert owners[np.argsort(pieces[:12])].tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
+    with pytest.raises(UserError, match="room for 4 pieces. give 1 to 4"):
+        by_words(np.ones(9, bool), np.array([9]), 4, 5)
