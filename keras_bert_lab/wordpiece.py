@@ -511,6 +511,18 @@ class Tokenizer:
             words.append((spelled[begin:], where[begin:], False))
 
 
+def over_marks(text: str, end: int) -> int:
+    """An end in ``text``, moved over the combining marks (category Mn) that follow: the tokenizer drops them.
+
+    Example:
+        >>> over_marks("Cafe\u0301 ok", 4)
+        5
+    """
+    while end < len(text) and unicodedata.category(text[end]) == "Mn":
+        end += 1
+    return end
+
+
 def read_vocab(data: bytes) -> tuple[str, ...]:
     """The entries of a vocabulary file, id = position.
 
