@@ -9,10 +9,7 @@ formulas; the rule by which answers are chosen stands in ``keras_bert_lab.answer
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-import sys
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +21,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_bert_lab import answers as rule
-from keras_bert_lab import graph_windows, squad, squad_scores
+from keras_bert_lab import graph_text, graph_windows, squad, squad_scores
 from keras_bert_lab.errors import UserError
 from keras_bert_lab.head import Example, Features, Head
 from keras_bert_lab.losses import UNLABELLED, Accuracy, SparseCategoricalCrossentropy
@@ -304,7 +301,8 @@ class QaSpan(Head):
             at += tf.cast(values.row_starts(), tf.int32)[:, None]
             return tf.gather(tf.concat([values.values, none], 0), tf.where(valid, at, 0))
 
-        text, stops = _slices(context, tf.where(valid, piece(from_, starts), 0), tf.where(valid, piece(to, ends), 0))
+        begins, stops = (tf.where(valid, at, 0) for at in (piece(from_, starts), piece(to, ends)))
+        text, stops = graph_text.slices(context, begins, stops)
         return self._decision(scores, valid, text, piece(from_, starts), stops, null)
 
     def _spans(self, begin: tf.RaggedTensor, end: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -396,14 +394,13 @@ def _table(path: str | Path) -> Iterator[Example]:
         table.find(name, "the column")
     for line, row in table:
         fields, where = table.fields(row), f"{path}:{line}"
-        texts = []
         for name in ("question", "context"):
-            text = fields.get(name)
-            if not isinstance(text, str) and not blank(text):
+            if not isinstance(text := fields.get(name), str) and not blank(text):
                 raise UserError(where, f"the {name} is a JSON {type(text).__name__}", "give a string")
-            texts.append(text if isinstance(text, str) else "")
+        found = (fields.get(name) for name in ("question", "context"))
+        question, context = (text if isinstance(text, str) else "" for text in found)
         gold = fields.get("answers")
-        yield Example(*texts, None if blank(gold) else gold, where, fields=fields)
+        yield Example(question, context, None if blank(gold) else gold, where, fields=fields)
 
 
 def _golds(example: Example) -> tuple[tuple[str, int], ...]:
@@ -454,39 +451,3 @@ def _stretches(rows: tf.RaggedTensor, begin: tf.Tensor, length: tf.Tensor) -> tf
     """int32 [rows, (length)]: where in ``rows.values`` the places from ``begin`` on stand."""
     first = tf.cast(rows.row_starts(), tf.int32) + begin
     return tf.ragged.range(first, first + length)
-
-
-def _slices(texts: tf.Tensor, start: tf.Tensor, end: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The characters [start, end) of every text, ends moved over combining marks that follow.
-
-    Args:
-        texts: string [B].
-        start, end: int32 [B, n]; equal: nothing.
-
-    Returns:
-        strings and moved ends, [B, n] each.
-    """
-    points = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")
-    base = tf.cast(points.row_starts(), tf.int32)[:, None]
-    size = tf.size(points.values)
-    # the next place that is no mark; a stop behind every text
-    solid = tf.concat([tf.cast(tf.where(~_is_mark(points.values))[:, 0], tf.int32), [size]], 0)
-    moved = tf.gather(solid, tf.searchsorted(solid, tf.reshape(base + end, [-1])))
-    limit = base + tf.cast(points.row_lengths(), tf.int32)[:, None]
-    moved = tf.minimum(tf.reshape(moved, tf.shape(end)), limit) - base
-    end = tf.where(start < end, moved, end)
-    places = tf.ragged.range(tf.reshape(base + start, [-1]), tf.reshape(base + end, [-1]))
-    found = tf.strings.unicode_encode(places.with_values(tf.gather(points.values, places.values)), "UTF-8")
-    return tf.reshape(found, tf.shape(end)), end
-
-
-@functools.cache
-def _mark_edges() -> np.ndarray:
-    """Where runs of code points of the category Mn begin and end, in turn."""
-    marks = np.array([unicodedata.category(chr(c)) == "Mn" for c in range(sys.maxunicode + 1)])
-    return np.flatnonzero(np.diff(np.concatenate([[False], marks, [False]]))).astype(np.int32)
-
-
-def _is_mark(points: tf.Tensor) -> tf.Tensor:
-    """bool: code points of the category Mn."""
-    return tf.searchsorted(tf.constant(_mark_edges()), points, side="right") % 2 == 1
