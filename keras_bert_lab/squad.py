@@ -382,15 +382,10 @@ def owner(cuts: Cuts) -> np.ndarray:
     score = np.minimum(before, cuts.length[row] - 1 - before) + 0.01 * cuts.length[row]
     most = int((cuts.begin + cuts.length).max())
     piece = np.asarray(cuts.example, np.int64)[row] * most + cuts.begin[row] + before
-    order = np.argsort(piece, kind="stable")  # rows of one piece stay in their order
-    opens = np.flatnonzero(np.diff(piece[order], prepend=-1))
-    best = np.repeat(np.maximum.reduceat(score[order], opens), np.diff(opens, append=len(order)))
-    hits = np.flatnonzero(score[order] == best)
-    group = np.searchsorted(opens, hits, side="right")
-    first = hits[np.flatnonzero(np.diff(group, prepend=-1))]
-    out = np.zeros(len(order), bool)
-    out[order[first]] = True
-    return out
+    order = np.lexsort((row, -score, piece))
+    best = np.zeros(len(piece), bool)
+    best[order[np.diff(piece[order], prepend=-1) != 0]] = True
+    return best
 
 
 def _stretches(windows: Windows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
