@@ -26,7 +26,6 @@ The rule (run_squad.py's `write_predictions`, searched in full). A graph that fo
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -36,6 +35,7 @@ import numpy as np
 from . import squad
 from .errors import UserError
 from .windows import Windows
+from .wordpiece import over_marks
 
 SEARCHES = ("all", "original")
 CHUNK = 1 << 22  # scores worked on at a time: 32 MiB
@@ -185,9 +185,7 @@ def _checked(logits: np.ndarray, row: int) -> np.ndarray:
 def _slices(context: str, starts: np.ndarray, ends: np.ndarray) -> Iterator[tuple[int, int]]:
     """Characters of each span; the end moves over combining marks, of which no piece is made."""
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        while end < len(context) and unicodedata.category(context[end]) == "Mn":
-            end += 1
-        yield start, end
+        yield start, over_marks(context, end)
 
 
 Found = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # rows, first and last pieces, scores: one question's
