@@ -421,6 +421,8 @@ def _entities(told: Any, text: str, where: str) -> tuple[Span, ...]:
 
 
 def _entity(item: Any, text: str, where: str) -> Span:
+    start: Any
+    end: Any
     if isinstance(item, dict):
         start, end = item.get("start", item.get("start_offset")), item.get("end", item.get("end_offset"))
         kinds = [item[key] for key in ("label", "type", "entity_group") if key in item]
@@ -467,7 +469,7 @@ def write(path: str | Path, sentences: Iterable[Sentence], predicted: Iterable[S
     Example:
         >>> write("out.txt", read("test.txt"), predictions)  # doctest: +SKIP
     """
-    nothing = object()
+    nothing: Any = object()
     with new_file(path) as file:
         for sentence, tags in itertools.zip_longest(sentences, predicted, fillvalue=nothing):
             if sentence is nothing or tags is nothing:

@@ -19,7 +19,6 @@ import codecs
 import contextlib
 import csv
 import difflib
-import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -199,7 +198,7 @@ class Table:
         else:
             yield from _rows((n, line.split(self.delimiter)) for n, line in lines(self.path, self.encoding))
 
-    def _quoted(self, file: io.TextIOBase) -> Iterator[tuple[int, list[str]]]:
+    def _quoted(self, file: TextIO) -> Iterator[tuple[int, list[str]]]:
         if csv.field_size_limit() < LARGEST_CELL:
             csv.field_size_limit(LARGEST_CELL)  # the module's own limit, 131072, is shorter than real documents
         reader = csv.reader(file, delimiter=self.delimiter, strict=True)
