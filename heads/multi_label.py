@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ class MultiLabel(PooledHead):
         threshold: from which probability on a label is answered. "per_label": tuned on the dev set for each label;
             "shared": one for all, tuned on the dev set; or a number between 0 and 1.
         thresholds: what was tuned, a probability a label; empty: not yet, then 0.5.
+        rates: how often each label is gold among the training examples, fixed by ``fit``: a new last layer begins
+            with answers that are that probable (Lin et al. 2017, section 4.1); empty: with 0.5.
 
     The columns and file options are those of ``head.TableHead``, the network's those of ``pooling.PooledHead``.
 
@@ -65,6 +68,7 @@ class MultiLabel(PooledHead):
     focal_gamma: float = 0.0
     threshold: str | float = "per_label"
     thresholds: tuple[float, ...] = ()
+    rates: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,10 +84,12 @@ class MultiLabel(PooledHead):
             raise UserError("positive_weights", told, 'choose "balanced" or {label: factor}')
         if self.threshold not in ("per_label", "shared"):
             _probability("threshold", self.threshold, 'choose "per_label", "shared", or a number between 0 and 1')
-        if self.thresholds and len(self.thresholds) != len(self.labels):
-            raise UserError("thresholds", f"{len(self.thresholds)} for {len(self.labels)} labels", "give one a label")
-        for value in self.thresholds:
-            _probability("thresholds", value, "give numbers between 0 and 1")
+        for option in ("thresholds", "rates"):
+            values = getattr(self, option)
+            if values and len(values) != len(self.labels):
+                raise UserError(option, f"{len(values)} for {len(self.labels)} labels", "give one a label")
+            for value in values:
+                _probability(option, value, "give numbers between 0 and 1")
 
     # ---- data ----------------------------------------------------------------------------------------------------
 
@@ -133,7 +139,7 @@ class MultiLabel(PooledHead):
         return f"{len(self.labels)} labels: {listed(told)}"
 
     def fit(self, examples: Iterable[Example]) -> MultiLabel:
-        """Learns the labels (unless given) and balanced weights; takes pairs if all examples are pairs.
+        """Learns labels (unless given), rates and balanced weights; takes pairs if all examples are pairs.
 
         Raises:
             UserError: rows that cannot be used (see ``usable``); no examples; no label on any of them.
@@ -151,7 +157,8 @@ class MultiLabel(PooledHead):
         weights = self.positive_weights
         if weights == "balanced":  # a label that no example has, or every one, is not weighed
             weights = {n: (total - counts[n]) / counts[n] if 0 < counts[n] < total else 1.0 for n in labels}
-        return dataclasses.replace(self, labels=labels, positive_weights=weights, pair_column=pair_column)
+        rates = tuple((counts[n] + 0.5) / (total + 1) for n in labels)  # never 0 or 1
+        return dataclasses.replace(self, labels=labels, positive_weights=weights, pair_column=pair_column, rates=rates)
 
     def _known(self) -> tuple[str, ...]:
         if not self.labels:
@@ -183,16 +190,23 @@ class MultiLabel(PooledHead):
     # ---- network -------------------------------------------------------------------------------------------------
 
     def outputs(self, encoded: Any) -> dict[str, Any]:
-        """{"logits": [B, labels] float32}. Variables: ``classifier/kernel`` [width, labels], ``classifier/bias``."""
-        return {OUTPUT: self.linear(encoded, len(self._known()))}
+        """{"logits": [B, labels] float32}. Variables: ``classifier/kernel`` [width, labels], ``classifier/bias``.
+
+        A new bias is where the loss would settle if texts said nothing: log(c r / (1 - r)), r a label's rate, c its
+        positive weight.
+        """
+        bias = [math.log(max(c * r / (1 - r), 1e-6)) for c, r in zip(self._weights(), self.rates, strict=False)]
+        return {OUTPUT: self.linear(encoded, len(self._known()), bias)}
+
+    def _weights(self) -> list[float]:
+        """The positive weight of every label."""
+        given = self.positive_weights if isinstance(self.positive_weights, Mapping) else {}
+        return [float(given.get(label, 1.0)) for label in self.labels]
 
     def losses(self) -> dict[str, keras.Loss]:
         if self.positive_weights == "balanced":
             raise UserError("positive_weights", "balanced weights are not known yet", "call fit first")
-        weights = None
-        if isinstance(self.positive_weights, Mapping):
-            weights = [float(self.positive_weights.get(label, 1.0)) for label in self.labels]
-        return {OUTPUT: BinaryCrossentropy(weights, self.focal_gamma)}
+        return {OUTPUT: BinaryCrossentropy(self._weights() if self.positive_weights else None, self.focal_gamma)}
 
     def target(self, logits: Mapping[str, tf.Tensor], chosen: Mapping[str, tf.Tensor] | None = None) -> tf.Tensor:
         """[B]: the sum of the logits of the labels that are answered; where none is, the largest logit."""
@@ -266,7 +280,8 @@ class MultiLabel(PooledHead):
         Raises:
             UserError: an example whose labels are not known (with ``bad_rows="skip"`` it is left out), or no example.
         """
-        counts, block = Counts(self._known()), []
+        counts = Counts(self._known())
+        block: list[tuple[Example, Mapping[str, Any]]] = []
         index = {label: i for i, label in enumerate(self.labels)}
         for example, answer in self.scorable(examples, answers):
             block.append((example, answer))

@@ -97,13 +97,22 @@ class PooledHead(TableHead):
 
     # ---- network -------------------------------------------------------------------------------------------------
 
-    def linear(self, encoded: Encoded, units: int) -> Any:
-        """[B, units] float32. Variables: ``classifier/kernel`` [width, units], ``classifier/bias``, the pooling's."""
+    def linear(self, encoded: Encoded, units: int, bias: Sequence[float] = ()) -> Any:
+        """[B, units] float32. Variables: ``classifier/kernel`` [width, units], ``classifier/bias``, the pooling's.
+
+        Args:
+            encoded: the encoder's outputs.
+            units: of the last layer.
+            bias: its first bias; empty: 0.
+        """
         init = keras.initializers.TruncatedNormal(stddev=encoded.config.initializer_range)
         vector = pool(encoded, self.pooling, self.bilstm, init)
         vector = keras.layers.Dropout(self.dropout, name="classifier_dropout")(vector)
         # float32 also under mixed precision: a softmax over half-precision logits rounds probabilities
-        return keras.layers.Dense(units, kernel_initializer=init, dtype="float32", name="classifier")(vector)
+        first = keras.initializers.Constant(list(bias)) if bias else "zeros"
+        return keras.layers.Dense(
+            units, kernel_initializer=init, bias_initializer=first, dtype="float32", name="classifier"
+        )(vector)
 
 
 # ---- network -----------------------------------------------------------------------------------------------------

@@ -305,7 +305,8 @@ class Task:
         return batching.dataset(features, batch_size, prepare=prepare, **options)
 
     def _fit_head(self, examples: Sequence[Example]) -> None:
-        if not self.head.fitted:
+        # what was learned by an earlier training, or is in a saved task, belongs to its weights
+        if not self.head.fitted or "model" not in self.__dict__:
             self.head = self.head.fit(examples)
 
     # -- training ----------------------------------------------------------------------------------------------
@@ -406,18 +407,18 @@ class Task:
             scored: what the windows are from, if the answers are to be scored: a head that draws its questions
                 draws them then, for equal rows always the same.
         """
-        draws = scored is not None and self.head.draws
-        outputs = self._scored_shapes(scored) if draws else self._shapes
+        drawn = scored if self.head.draws else None
+        outputs = self._shapes if drawn is None else self._scored_shapes(drawn)
         a_token = {name: len(shape) > 1 and shape[1] is None for name, (shape, _) in outputs.items()}
         found: dict[str, Any] = {
             name: [None] * len(windows) if a_token[name] else np.zeros((len(windows), *shape[1:]), dtype)
             for name, (shape, dtype) in outputs.items()}
         memory.keep()
-        plan, seeds = batching.ordered(windows), batching.fingerprints(windows) if draws else None
+        plan, seeds = batching.ordered(windows), batching.fingerprints(windows) if drawn else np.zeros((0, 2), np.int64)
 
         def run(rows: np.ndarray, length: int) -> None:
-            if draws:
-                given = (*batching.batch(scored, rows, int(length)), seeds[rows])
+            if drawn is not None:
+                given = (*batching.batch(drawn, rows, int(length)), seeds[rows])
                 numbers = self._judge(*tf.nest.map_structure(tf.constant, given))
             else:
                 numbers = self.forward({k: tf.constant(v) for k, v in windows.pad(rows, int(length)).items()})

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_bert_lab import UserError, load, load_head
+from keras_bert_lab.encoder import encode
 from keras_bert_lab.head import Example
-from keras_bert_lab.testing import tiny_task, tiny_tokenizer
+from keras_bert_lab.testing import tiny_config, tiny_task, tiny_tokenizer
 
 MultiLabel = load_head("multi_label")
 TOKENIZER = tiny_tokenizer()
@@ -176,6 +178,14 @@ def tuned_on(head, rows, golds):
     return head.tuned(examples, text(["x"] * len(golds)), {"logits": np.array(rows, np.float32)})
 
 
+def test_given_labels_are_fitted_too(tmp_path):
+    task = tiny_task("multi_label", directory=tmp_path / "tiny", labels=["fear", "joy", "anger"])
+    task.fit(EXAMPLES, dev_fraction=0.0, epochs=1, verbose=0)
+    assert task.head.labels == ("fear", "joy", "anger") and task.head.rates == (0.5, 0.5, 0.3)
+    task.fit(EXAMPLES[:2], dev_fraction=0.0, epochs=1, verbose=0)
+    assert task.head.rates == (0.5, 0.5, 0.3)  # those of the training that the weights began with
+
+
 def test_thresholds_per_label_and_shared():
     rows = [[3, -1, 0], [1, -3, 0], [2, -2, 0], [0, -4, 0]]
     golds = [["a", "b"], ["a"], ["b"], []]
@@ -217,6 +227,8 @@ def test_a_trained_task_keeps_its_thresholds(tmp_path, capsys):
     again.head = dataclasses.replace(once, thresholds=())
     again.tune(path)
     assert again.head == once
+    proof = again.export(tmp_path / "export", texts=["good film", "dull day", "the food"])
+    assert proof["differences"]["text:labels"] == proof["differences"]["ids:answered"] == 0
     with pytest.raises(UserError, match="holds no examples"):
         again.tune(write(tmp_path / "none.tsv", "text\tlabels\n"))
 
@@ -253,6 +265,25 @@ def test_python_and_graph_decide_alike_on_the_very_edge(seed):
     answers = head.decode([Example("x")] * 3, text(["x"] * 3), {"logits": logits})
     assert [len(a["labels"]) for a in answers] == [0, 2, 2]
     assert head.answers({"logits": tf.constant(logits)})["count"].numpy().tolist() == [0, 2, 2]
+
+
+def first_bias(head):
+    encoded = encode(tiny_config())
+    model = keras.Model(encoded.inputs, head.outputs(encoded))
+    return [v.numpy() for v in model.variables if v.path == "classifier/bias"]
+
+
+def test_first_answers_are_as_probable_as_the_labels_are_frequent():
+    golds = [["often"] if i % 2 else ["often", "rare"] if i == 0 else [] for i in range(40)]
+    examples = [Example(f"good {i}", gold=gold) for i, gold in enumerate(golds)]
+    for options in ({}, {"positive_weights": "balanced"}):
+        head = MultiLabel(**options, labels=("often", "rare", "never")).fit(examples)
+        assert head.rates == (21.5 / 41, 1.5 / 41, 0.5 / 41)
+        (bias,) = first_bias(head)
+        c = np.array([head.positive_weights[n] for n in head.labels]) if options else 1
+        rates = np.array(head.rates)
+        assert np.abs(bias - np.log(c * rates / (1 - rates))).max() < 1e-6
+    assert first_bias(MultiLabel(labels=("a", "b")))[0].tolist() == [0, 0]
 
 
 def test_target_is_what_was_answered():

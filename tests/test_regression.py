@@ -165,6 +165,8 @@ def test_a_trained_task_answers_in_dollars(tmp_path):
     best, worst = (a["value"] for a in again.predict(["good day", "bad day"]))
     assert 700_000 < best < 1_100_000 and -100_000 < worst < 300_000
     assert again.evaluate(path) == pytest.approx(scores, rel=1e-6)
+    # a tenth of a dollar is as close as float32 gets here: the proof knows the unit
+    assert again.export(tmp_path / "export", texts=["good day"])["differences"]["text:value"] < 10
 
 
 # ---- scores ------------------------------------------------------------------------------------------------------
