@@ -8,7 +8,9 @@ operation runs on ready words. Everything it needs travels inside a SavedModel.
 
 from __future__ import annotations
 
+import functools
 import os
+import unicodedata
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -318,6 +320,42 @@ class GraphTokenizer(tf.Module):
         size = tf.size(new, tf.int64)
         key = (run * 256 + tf.cast(order, tf.int64)) * size + tf.range(size)  # unique: any sort is stable
         return tf.gather(new, tf.argsort(key))
+
+
+def slices(texts: tf.Tensor, start: tf.Tensor, end: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The characters [start, end) of every text, ends moved over combining marks that follow.
+
+    Args:
+        texts: string [B].
+        start, end: int32 [B, n]; equal: nothing.
+
+    Returns:
+        strings and moved ends, [B, n] each.
+    """
+    points = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")
+    base = tf.cast(points.row_starts(), tf.int32)[:, None]
+    size = tf.size(points.values)
+    # the next place that is no mark; a stop behind every text
+    solid = tf.concat([tf.cast(tf.where(~_is_mark(points.values))[:, 0], tf.int32), [size]], 0)
+    moved = tf.gather(solid, tf.searchsorted(solid, tf.reshape(base + end, [-1])))
+    limit = base + tf.cast(points.row_lengths(), tf.int32)[:, None]
+    moved = tf.minimum(tf.reshape(moved, tf.shape(end)), limit) - base
+    end = tf.where(start < end, moved, end)
+    places = tf.ragged.range(tf.reshape(base + start, [-1]), tf.reshape(base + end, [-1]))
+    found = tf.strings.unicode_encode(places.with_values(tf.gather(points.values, places.values)), "UTF-8")
+    return tf.reshape(found, tf.shape(end)), end
+
+
+@functools.cache
+def _mark_edges() -> np.ndarray:
+    """Where runs of code points of the category Mn begin and end, in turn."""
+    marks = np.array([unicodedata.category(chr(c)) == "Mn" for c in range(CODE_POINTS)])
+    return np.flatnonzero(np.diff(np.concatenate([[False], marks, [False]]))).astype(np.int32)
+
+
+def _is_mark(points: tf.Tensor) -> tf.Tensor:
+    """bool: code points of the category Mn."""
+    return tf.searchsorted(tf.constant(_mark_edges()), points, side="right") % 2 == 1
 
 
 class _Pages(tf.Module):
