@@ -54,6 +54,7 @@ setup(
             "classification = keras_bert_lab.heads.classification:Classification",
             "masked_lm = keras_bert_lab.heads.masked_lm:MaskedLM",
             "multi_label = keras_bert_lab.heads.multi_label:MultiLabel",
+            "ner = keras_bert_lab.heads.ner:Ner",
             "qa_span = keras_bert_lab.heads.qa_span:QaSpan",
             "regression = keras_bert_lab.heads.regression:Regression",
         ],

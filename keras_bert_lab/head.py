@@ -17,10 +17,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 from .errors import UserError
-from .tables import LISTED, Table, blank, label_name
+from .tables import LISTED, Table, blank, label_name, writer
 
 if TYPE_CHECKING:  # the contract speaks of tensors but needs none: reading files must not wait for TensorFlow
     import keras
@@ -342,6 +342,17 @@ class Head:
     def score(self, examples: Iterable[Example], answers: Iterable[Any]) -> dict[str, Any]:
         """Metrics by name; both iterables are read once, in step. Numbers, and JSON-able details (tables) if any."""
         raise NotImplementedError
+
+    def write(self, to: str | Path | TextIO, answered: Iterable[tuple[Example, Any]]) -> None:
+        """Writes answers in order; what the tool predict does. Default: ``tables.writer``, a row an answer.
+
+        Args:
+            to: a file whose name says the form, or a stream, which gets JSON lines.
+            answered: examples and answers, streamed.
+        """
+        with writer(to) as write:
+            for _, answer in answered:
+                write(answer)
 
     def answers(self, logits: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """What the exported model returns for ids: tensors by name, first axis B, plain TensorFlow ops only.

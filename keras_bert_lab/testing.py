@@ -573,6 +573,11 @@ class _Check:
         empty = self.text([], [] if len(head.text_inputs) > 1 else None)
         none = {k: [] if self.numbers[k] else v[:0] for k, v in logits.items()}
         _require(head.decode([], empty, none) == [], "no example, no answer")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "answers.jsonl"
+            head.write(path, zip(examples, answers, strict=True))
+            lines = path.read_text("utf-8").splitlines()
+        _require(len(lines) == len(answers), "write writes a line per answer to a .jsonl file", f"{len(lines)}")
         return answers
 
     def scoring(self, answers: list[Any]) -> None:

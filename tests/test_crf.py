@@ -179,6 +179,11 @@ def test_nothing_to_tag():
         best, score = crf.viterbi(e, mask, t, v, v)
         assert best.shape == shape[:2] and not best.numpy().any() and not score.numpy().any()
         assert crf.log_probabilities(e, best, mask, t, v, v)[0].shape == shape[:2]
+    for length in (0, 1, 4):  # in a graph of free shapes, too
+        specs = [tf.TensorSpec([None, None, 3]), tf.TensorSpec([None, None], tf.bool)]
+        call = tf.function(lambda e, mask: crf.viterbi(e, mask, t, v, v), input_signature=specs)
+        e, mask = tf.random.normal([2, length, 3]), tf.ones([2, length], tf.bool)
+        assert call(e, mask)[0].shape == (2, length) and call(e[:0], mask[:0])[0].shape == (0, length)
     one, _ = crf.viterbi([[[0.0, 1.0, 0.5]]], [[True]], t, [0.0, 0.0, 1.0], [0.0, 0.0, 0.0])
     assert one.numpy().tolist() == [[2]]  # the start counts
 
@@ -261,3 +266,20 @@ def test_the_layer_learns_and_is_saved(tmp_path):
     again = keras.saving.load_model(tmp_path / "m.keras")
     np.testing.assert_array_equal(again(x[:2])["table"], out["table"])
     assert model(x[:0])["table"].shape == (0, 5, 3)
+
+
+def test_a_faster_table_has_the_same_gradient():
+    e, tags, mask, t, s, f = random_crf(np.random.default_rng(0), 3, 5, 3)
+    values = [v.numpy() for v in (t, s, f)]
+    found = []
+    for rate in (1.0, 8.0):
+        layer = crf.Crf(rate=rate, name="crf")
+        layer.build(e.shape)
+        for variable, value in zip((layer.transitions, layer.start, layer.end), values, strict=True):
+            variable.assign(value / rate)
+        with tf.GradientTape() as tape:
+            loss = -tf.reduce_sum(crf.log_likelihood(e, tags, mask, *crf.unpack(layer(e))))
+        found.append((loss, *tape.gradient(loss, [v.value for v in layer.trainable_variables])))
+        assert crf.Crf.from_config(layer.get_config()).rate == rate
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)

@@ -106,3 +106,25 @@ def test_the_example_of_the_case_book():
     owners = {b + i: row for row, (b, flags) in enumerate(zip(cuts.begin.numpy().tolist(), mine.to_list(), strict=True))
               for i, flag in enumerate(flags) if flag}  # fmt: skip
     assert [owners[i] for i in range(12)] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
+
+
+def test_windows_at_word_borders_are_those_of_python():
+    random = np.random.default_rng(0)
+    call = tf.function(
+        lambda first, lengths, room, stride: (
+            cuts := graph_windows.by_words(first, lengths, room, stride),
+            graph_windows.most_context(cuts, lengths, by_length=0.0).values,
+        ),
+        input_signature=[tf.TensorSpec([None], tf.bool), *(tf.TensorSpec(s, tf.int32) for s in ([None], [], []))],
+    )
+    for _ in range(60):
+        lengths = random.integers(0, 30, random.integers(0, 6))
+        first = random.random(lengths.sum()) < random.choice([0.1, 0.5, 1.0])
+        first[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
+        room = int(random.integers(1, 12))
+        stride = int(random.integers(1, room + 1))
+        wanted = windows.by_words(first, lengths, room, stride)
+        found, owner = call(first, lengths.astype(np.int32), room, stride)
+        for name in ("example", "begin", "length"):
+            assert getattr(found, name).numpy().tolist() == getattr(wanted, name).tolist()
+        assert owner.numpy().tolist() == windows.most_context(wanted, lengths).tolist()

@@ -2,12 +2,12 @@
 
     keras-bert-lab predict --task=my-task --data=texts.tsv --output=answers.tsv
 
---output ends in .tsv, .csv or .jsonl; without it, answers go to standard output as JSON lines. Files are streamed.
+--output ends in .tsv, .csv or .jsonl, or as files of the head's own formats do; without it, answers go to standard
+output as JSON lines. Files are streamed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 
@@ -22,17 +22,18 @@ _flags.adopt("task", "data", "output")
 def main(argv: list[str]) -> None:
     _flags.arguments(argv, required=("task", "data"))
     from keras_bert_lab.artifact import load
-    from keras_bert_lab.tables import writer
 
-    began, rows = time.perf_counter(), 0
-    with contextlib.ExitStack() as stack:
-        write = stack.enter_context(writer(FLAGS.output or sys.stdout))
-        task = load(FLAGS.task)
-        for _, answer in task.stream(FLAGS.data):
-            write(answer)
+    task, began, rows = load(FLAGS.task), time.perf_counter(), 0
+
+    def counted():
+        nonlocal rows
+        for pair in task.stream(FLAGS.data):
+            yield pair
             rows += 1
             if FLAGS.output and rows % 4096 == 0:
                 print(f"\r{rows} rows, {rows / (time.perf_counter() - began):.0f} a second", end="", file=sys.stderr)
+
+    task.head.write(FLAGS.output or sys.stdout, counted())
     _flags.say_cut(task)
     if FLAGS.output:
         print(f"\r{rows} rows written to {FLAGS.output} in {time.perf_counter() - began:.1f} s", file=sys.stderr)
