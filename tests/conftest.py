@@ -1,7 +1,10 @@
 """What every test file shares: where the judges' data lie, and guards against a run that would prove nothing."""
 
 import importlib.util
+import json
 import os
+import unicodedata
+import weakref
 from pathlib import Path
 
 import pytest
@@ -32,6 +35,56 @@ def shared():
         return path
 
     return find
+
+
+@pytest.fixture(scope="session")
+def vocabulary(shared):
+    """A function from "uncased", "chinese", "cased" or "multi_cased" to the path of that real vocabulary."""
+    places = {
+        "uncased": "tiny_en/vocab.txt",
+        "chinese": "tiny_zh/vocab.txt",
+        "cased": "vocabs/bert_base_cased_vocab.txt",
+        "multi_cased": "vocabs/bert_base_multilingual_cased_vocab.txt",
+    }
+    return lambda name: shared(f"oracle/{places[name]}")
+
+
+@pytest.fixture(scope="session")
+def tokenization(shared):
+    """What Google's tokenization.py made of many texts: a function (vocabulary, lower case) -> rows of the recording.
+
+    Only a row with characters that this Python's Unicode data do not know may differ; those are left out.
+    """
+    rows = [json.loads(line) for line in shared("oracle/tokenization.jsonl").read_text("utf-8").splitlines()]
+
+    def version(said: str) -> tuple[int, ...]:
+        return tuple(map(int, said.split(".")))[:2]
+
+    known = version(unicodedata.unidata_version)
+    rows = [row for row in rows if row["unicode_age"] == "unassigned" or version(row["unicode_age"]) <= known]
+    return lambda name, lower: [row for row in rows if (row["vocab"], row["do_lower_case"]) == (name, lower)]
+
+
+@pytest.fixture(scope="session")
+def one_at_a_time():
+    """A function that makes an open checkpoint fail where a tensor is read while one before is still held.
+
+    It returns a list that has an item for every tensor that was read.
+    """
+
+    def watch(source) -> list[weakref.ref]:
+        read, alive = source.reader.read, []
+
+        def watched(key):
+            assert not [ref for ref in alive if ref() is not None], "the tensor before is still held"
+            array = read(key).copy()
+            alive.append(weakref.ref(array))
+            return array
+
+        source.reader.read = watched
+        return alive
+
+    return watch
 
 
 @pytest.hookimpl(wrapper=True)

