@@ -103,6 +103,44 @@ def test_a_failed_proof_leaves_nothing(task, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_may_differ():
+    labels = np.array([b"no", b"yes"] * 50, object)
+    right = [{"p": np.linspace(0, 1, 60, dtype="f"), "label": labels[:60]}]
+    right.append({"p": np.zeros(40, "f"), "label": labels[60:]})
+
+    def said(gap=0.0, flips=0):
+        other = labels.copy()
+        other[58 : 58 + flips] = b"maybe"  # in both batches
+        return [{"p": right[0]["p"] + gap, "label": other[:60]}, {"p": right[1]["p"], "label": other[60:]}]
+
+    def compare(given, *options):
+        return export.compare({"ids": given}, {"ids": right}, *options)
+
+    assert compare(said(), 1e-5) == {"ids:p": 0, "ids:label": 0}
+    assert 0.009 < compare(said(0.01), 2e-2)["ids:p"] < 0.011
+    with pytest.raises(UserError, match="ids:p: differs from the task by 0.01"):
+        compare(said(0.01), 5e-3)
+    with pytest.raises(UserError, match="ids:label: 1 of 100 values differ"):  # in float32 there are no ties
+        compare(said(flips=1), 1e-5)
+    assert compare(said(flips=2), 1e-5, 0.02)["ids:label"] == 2
+    with pytest.raises(UserError, match=r"3 of 100 values differ from the task's \(allowed 2\)"):
+        compare(said(flips=3), 1e-5, 0.02)
+    for wrong in (np.nan, np.inf):
+        with pytest.raises(UserError, match="differs from the task"):
+            compare(said(wrong), 1.0, 1.0)
+    given = said()
+    del given[1]["p"]
+    with pytest.raises(UserError, match="batch 1 has shape None"):
+        compare(given, 1.0)
+
+
+def test_half_precision_is_proved_too(tmp_path):
+    task = make(tmp_path / "tiny", precision="mixed_bfloat16")
+    proof = task.export(tmp_path / "export", texts=TEXTS)
+    assert proof["tolerance"] == export.TOLERANCE["mixed_bfloat16"]
+    assert 0 < proof["differences"]["ids:probabilities"] <= proof["tolerance"]
+
+
 def test_pairs(tmp_path):
     task = make(tmp_path / "tiny", pair_column="pair")
     proof = task.export(tmp_path / "export", texts=[("is it good?", "yes, very"), ("a", "")])
