@@ -6,8 +6,10 @@ import json
 import os
 import re
 import shutil
+import site
 import subprocess
 import sys
+import sysconfig
 import types
 from pathlib import Path
 
@@ -188,28 +190,38 @@ def test_tiny_task_answers(tmp_path):
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory):
-    """The environment of a process in which the stranger's distribution is installed, as pip installs it."""
+    """A virtual environment of its own in which the stranger's distribution is installed; its folder and its Python.
+
+    The running environment is seen through a .pth file, so that nothing is fetched. (--system-site-packages would show
+    the Python below the running environment, not the environment.)
+    """
     folder = tmp_path_factory.mktemp("stranger")
-    source, site = folder / "source", folder / "site"
+    source, place = folder / "source", folder / "venv"
     shutil.copytree(STRANGER, source, ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
+    installer = ["--without-pip"] if importlib.util.find_spec("pip") else []  # the running environment's serves
+    subprocess.run([sys.executable, "-m", "venv", *installer, str(place)], check=True)
+    its_python = place / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    its_site = subprocess.run([its_python, "-c", where], capture_output=True, text=True, check=True).stdout.strip()
+    ours = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")} | set(site.getsitepackages())
+    # addsitedir, not a bare path: it follows the .pth files there, and with them an editable install
+    lines = [f"import site; site.addsitedir({path!r})\n" for path in sorted(ours)]
+    Path(its_site, "running_environment.pth").write_text("".join(lines))
     # without setuptools here pip fetches it for the build
     local = ["--no-build-isolation", "--no-index"] if importlib.util.find_spec("setuptools") else []
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", *local, "--target", str(site), str(source)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [its_python, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-deps", *local, source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return folder, os.environ | {"PYTHONPATH": path, "COLUMNS": "200"}
+    assert Path(its_site, "bert_keywords.py").is_file() and importlib.util.find_spec("bert_keywords") is None
+    return folder, its_python
 
 
 def python(stranger, *arguments):
-    folder, environment = stranger
+    folder, its_python = stranger
     return subprocess.run(
-        [sys.executable, *map(str, arguments)], env=environment, cwd=folder, capture_output=True, text=True, check=False
-    )
+        [its_python, *map(str, arguments)],
+        env=os.environ | {"COLUMNS": "200"}, cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 CHECK = """
