@@ -1,9 +1,11 @@
 """How long and how much memory converting takes, at the size of BERT-base (fabricated weights, 110 M parameters).
 
+With and without the certificate (``verify``), which runs both networks and needs TensorFlow.
+
     python benchmarks/convert.py [DIRECTORY]
 
-Each conversion runs in a process of its own; its peak resident memory (getrusage) counts everything, Python
-included. Beside it: a process that only imports what converting needs, and a plain copy of the file.
+Each conversion runs in a process of its own; its peak resident memory counts everything, Python
+included. Beside it: processes that only import what converting and verifying need, and a plain copy of the file.
 About 1.5 GB of disk are used below DIRECTORY (default: a temporary one) and freed again.
 """
 
@@ -67,12 +69,17 @@ def main() -> None:
 
         _, idle = child("idle", str(work / "src"))
         line("imports only", 0.0, idle)
+        _, idle = child("tensorflow", str(work / "src"))
+        line("imports only, with TensorFlow", 0.0, idle)
         at = work / "src"
         for to, name in CHAIN:
             line(f"{at.name} -> {name} ({to})", *child("convert", str(at), str(work / name), to))
+            shutil.rmtree(work / name)
+            line("  with verify", *child("verify", str(at), str(work / name), to))
             if at.name != "src":
                 shutil.rmtree(at)
             at = work / name
+        line("src -> keras_nlp, with verify", *child("verify", str(work / "src"), str(work / "nlp"), "keras_nlp"))
         start = time.perf_counter()
         for path in (work / "src").iterdir():
             with open(path, "rb") as there, open(work / f"copy-{path.name}", "wb") as here:
@@ -85,21 +92,32 @@ def main() -> None:
             base.rmdir()
 
 
+def peak() -> int:
+    """Most bytes that this process has held. (Linux' VmHWM: ru_maxrss counts the parent that it was forked from.)"""
+    status = Path("/proc/self/status")
+    if status.exists():
+        return next(int(line.split()[1]) * 1024 for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
 def run(task: str, *arguments: str) -> None:
     from keras_bert_lab.checkpoint import convert, open_checkpoint
 
     start = time.perf_counter()
     if task == "fabricate":
         fabricate(Path(arguments[0]))
-    elif task == "idle":
+    elif task in ("idle", "tensorflow"):
         open_checkpoint(arguments[0])
+        if task == "tensorflow":
+            from keras_bert_lab import encoder  # noqa: F401
     else:
-        convert(*arguments)
-    print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        convert(*arguments, verify=task == "verify")
+    print(time.perf_counter() - start, peak())
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] and sys.argv[1] in ("fabricate", "idle", "convert"):
+    if sys.argv[1:2] and sys.argv[1] in ("fabricate", "idle", "tensorflow", "convert", "verify"):
         run(*sys.argv[1:])
     else:
         main()

@@ -10,8 +10,6 @@ Numbers are read one tensor at a time: neither loading nor converting holds a se
 
 from __future__ import annotations
 
-import gc
-import importlib.metadata
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -20,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from . import names, writers
-from .config import BertConfig
+from . import names, parity, writers
 from .errors import UserError
 from .files import check_destination, new_directory
 from .locate import config_of
@@ -125,7 +122,7 @@ def load(
         )
         said += [f"not understood and left out: {some(audit.unexpected)}"] if audit.unexpected else []
         warnings.warn(f"{audit.source}: {'; '.join(said)}", stacklevel=2)
-    source.check_copies(audit.loaded)
+    audit.notes += source.check_copies(audit.loaded)
     for path in audit.loaded:
         wanted[path].assign(source.read(path))
     if say is not None:
@@ -194,7 +191,7 @@ def convert(
     audit.loaded = [name for name in source.names if name not in left]
     audit.unused, audit.unused_because = left, f"left behind, {to} has no name for"
     audit.raise_if_bad("if these tensors may stay behind, say ignore=[...] (--ignore)" if audit.unexpected else "")
-    source.check_copies(source.names)
+    audit.notes += source.check_copies(source.names)
     audit.notes += config.losses_for(to)
     if source.vocab_path is None:
         audit.notes.append("no vocabulary beside the source: none was written")
@@ -202,18 +199,18 @@ def convert(
         audit.notes += writers.WRITERS[to](source, audit.loaded, folder, tick or (lambda done, total, name: None))
         certificate = None
         if verify:
-            certificate = _certify(source, to, folder, audit.loaded)
+            certificate = parity.certify(source, to, folder, audit.loaded)
             (folder / "parity.json").write_text(json.dumps(certificate, indent=1) + "\n", "utf-8")
             if not certificate["equal"]:
                 raise UserError(
                     str(dst),
-                    f"not written, because it is not the same network: {_summary(certificate)}",
+                    f"not written, because it is not the same network: {parity.summary(certificate)}",
                     "; ".join(config.losses_for(to)) or "please report this",
                 )
     if say is not None:
         say(str(audit))
         if certificate is not None:
-            say(f"parity: {_summary(certificate)}")
+            say(f"parity: {parity.summary(certificate)}")
     return audit
 
 
@@ -229,119 +226,6 @@ def _check_complete(source: Source, audit: Audit) -> None:
     for name in source.names:
         if name in want and source.shape(name) != want[name]:
             audit.misshapen.append((name, source.shape(name), want[name]))
-
-
-# ------------------------------------------------------------------------------------------------ certificate
-
-TOLERANCE = 1e-5  # times the largest output, where that is over 1
-
-
-def _certify(source: Source, to: str, folder: Path, written: list[str]) -> dict[str, Any]:
-    """Reads the copy back and compares tensors and outputs; one network is in memory at a time."""
-    copy = open_checkpoint(folder, to)
-    identical = sum(np.array_equal(source.read(name), copy.read(name)) for name in written)
-    batches = _batches(source.config)
-    first, scale = {}, {}
-    differences: dict[str, float] = {}
-    network = _network(source, written)
-    for name, batch in batches.items():
-        first[name] = network(batch)
-    del network
-    gc.collect()  # a Keras model refers to itself in circles
-    network = _backbone(folder) if to == "keras_nlp" else _network(copy, written)
-    for name, batch in batches.items():
-        for output, there in network(batch).items():
-            here = first[name][output]
-            gap = float(np.max(np.abs(here - there))) if np.isfinite(here - there).all() else float("nan")
-            differences[output] = max(differences.get(output, 0.0), gap) if gap == gap else float("inf")
-            scale[output] = max(scale.get(output, 1.0), float(np.max(np.abs(here))))
-    close = all(gap <= TOLERANCE * scale[output] for output, gap in differences.items())
-    return {
-        "equal": bool(close and identical == len(written)),
-        "source": source.describe(),
-        "source_format": source.format,
-        "format": to,
-        "network": "keras-nlp's own BertBackbone" if to == "keras_nlp" else "keras_bert_lab's encoder on both sides",
-        "tensors": {"compared": len(written), "bit_identical": int(identical)},
-        "largest_difference": differences,
-        "tolerance": {output: TOLERANCE * scale[output] for output in differences},
-        "inputs": {name: list(batch["input_ids"].shape) for name, batch in batches.items()},
-        "versions": {n: importlib.metadata.version(n) for n in ("keras_bert_lab", "tensorflow", "keras", "numpy")},
-    }
-
-
-def _summary(certificate: Mapping[str, Any]) -> str:
-    tensors, gaps = certificate["tensors"], certificate["largest_difference"]
-    worst = max(gaps, key=lambda output: gaps[output] / certificate["tolerance"][output])
-    return (
-        f"{tensors['bit_identical']} of {tensors['compared']} tensors bit-identical; "
-        f"largest difference {gaps[worst]:.2g} ({worst}) over {len(gaps)} outputs"
-    )
-
-
-def _batches(config: BertConfig) -> dict[str, dict[str, np.ndarray]]:
-    """Random rows, and nasty ones: one piece, holes in the mask, the table's last ids, the longest row."""
-    rng, longest = np.random.default_rng(0), config.max_position_embeddings
-    length = min(16, longest)
-
-    def rows(count: int, length: int) -> dict[str, np.ndarray]:
-        return {
-            "input_ids": rng.integers(0, config.vocab_size, (count, length), np.int32),
-            "attention_mask": (np.arange(length) < rng.integers(1, length + 1, (count, 1))).astype(np.int32),
-            "token_type_ids": rng.integers(0, config.type_vocab_size, (count, length), np.int32),
-        }
-
-    nasty = rows(5, length)
-    nasty["attention_mask"][0] = np.arange(length) == 0
-    nasty["attention_mask"][1] = np.arange(length) % 2 == 0
-    nasty["input_ids"][2] = config.vocab_size - 1
-    nasty["input_ids"][3] = 0
-    nasty["token_type_ids"][4] = config.type_vocab_size - 1
-    nasty["attention_mask"][2:] = 1
-    longest_row = rows(1, longest)
-    longest_row["attention_mask"][:] = 1
-    return {"random": rows(3, min(33, longest)), "nasty": nasty, "longest": longest_row}
-
-
-def _network(source: Source, written: list[str]) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
-    """The checkpoint as our encoder with every output that it has weights for."""
-    import keras
-
-    from .encoder import encode, mlm_logits, nsp_logits
-
-    encoded = encode(source.config, dtype="float32")
-    outputs = {"embedding": encoded.layers[0]}
-    outputs |= {f"layer_{i}": hidden for i, hidden in enumerate(encoded.layers[1:])}
-    outputs["sequence"] = encoded.sequence
-    if "pooler/dense/kernel" in written:
-        outputs["pooled"] = encoded.pooled
-        if "cls/seq_relationship/output_weights" in written:
-            outputs["nsp_logits"] = nsp_logits(encoded)
-    if "cls/predictions/output_bias" in written:
-        outputs["mlm_logits"] = mlm_logits(encoded)
-    model = keras.Model(encoded.inputs, outputs)
-    load(model, source, ignore=["*"])
-    return lambda batch: {name: np.asarray(value) for name, value in model(dict(batch), training=False).items()}
-
-
-def _backbone(folder: Path) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
-    """The preset as keras-nlp itself builds and runs it."""
-    import keras
-    import keras_nlp
-
-    backbone = keras_nlp.models.BertBackbone.from_preset(str(folder), dtype="float32")
-    outputs = {"embedding": backbone.get_layer("embeddings_dropout").output}
-    for i in range(backbone.num_layers):
-        outputs[f"layer_{i}"] = backbone.get_layer(f"transformer_layer_{i}").output
-    outputs |= {"sequence": backbone.output["sequence_output"], "pooled": backbone.output["pooled_output"]}
-    model = keras.Model(backbone.inputs, outputs)
-    theirs = {"input_ids": "token_ids", "attention_mask": "padding_mask", "token_type_ids": "segment_ids"}
-
-    def run(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        out = model({theirs[name]: value for name, value in batch.items()}, training=False)
-        return {name: np.asarray(value) for name, value in out.items()}
-
-    return run
 
 
 def _check_model_config(model, source: Source, audit: Audit) -> None:

@@ -20,6 +20,7 @@ from .wordpiece import Tokenizer, read_vocab
 
 FORMATS = names.FORMATS
 ENCODER = ("embeddings/", "encoder/")  # tensors without which it is no BERT
+TABLE = "embeddings/word_embeddings"
 _SPOKEN = {
     "bert": "original TF1 BERT",
     "huggingface": "Hugging Face",
@@ -159,8 +160,16 @@ class Source:
         array = names.to_ours(array, names.layout(self.column, name))
         return array.astype(np.float32, copy=False) if array.dtype.kind in "fV" else array
 
-    def check_copies(self, wanted: Iterable[str]) -> None:
-        """Raises ``UserError`` where the file stores one parameter twice with different numbers (an untied decoder)."""
+    def check_copies(self, wanted: Iterable[str]) -> list[str]:
+        """Raises ``UserError`` where the masked-LM decoder is not the token table, as BERT's is.
+
+        Numbers count, not what the config says: one parameter that is stored twice must be the same twice; then
+        ``tie_word_embeddings`` false is a sentence in what is returned. It is an error where the file holds only one
+        of the two: the other one, which the config says is apart, would be taken from it.
+
+        Args:
+            wanted: our names of the tensors that are used. Without ``cls/predictions/output_bias`` nobody decodes.
+        """
         wanted = set(wanted)
         for name, keys in self.found.copies.items():
             decoder = [k for k in keys if "decoder" in k]
@@ -174,6 +183,21 @@ class Source:
                         f"differs from {self.found.names[name]}, of which it should be a copy",
                         "this model is not tied; BERT's is",
                     )
+        untied = self._config is not None and not self._config.extra.get("tie_word_embeddings", True)
+        # (transformers' TensorFlow classes have no decoder of their own, whatever their config says)
+        if not untied or self.column != "huggingface" or TABLE not in wanted:
+            return []
+        stored = [self.found.names[TABLE], *self.found.copies.get(TABLE, ())]
+        if "cls/predictions/output_bias" in wanted and len(stored) > 1:
+            return [f"tie_word_embeddings is false, but {stored[1]} equals {stored[0]}: read as tied"]
+        if "cls/predictions/output_bias" in wanted or "decoder" in stored[0]:
+            raise UserError(
+                f"{self.path}: {stored[0]}",
+                "is the only one of token table and decoder, and the config says that they are two "
+                "(tie_word_embeddings is false)",
+                "if they are one after all, remove that key from config.json",
+            )
+        return []
 
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer that the files beside the weights describe; None without a vocabulary."""

@@ -194,6 +194,8 @@ def write_huggingface(source: Source, written: list[str], folder: Path, tick: Ti
         elif len(config.get("id2label") or {}) != count:
             config["id2label"] = {str(i): f"LABEL_{i}" for i in range(count)}
         config["label2id"] = {label: int(i) for i, label in config["id2label"].items()}
+    if "cls/predictions/output_bias" in written and not config.get("tie_word_embeddings", True):
+        config["tie_word_embeddings"] = True  # else transformers would start a decoder at random: it is stored once
     config["dtype"] = "float32"
     config.pop("torch_dtype", None)
     _write_json(folder / "config.json", config)

@@ -6,7 +6,6 @@ The checkpoints that the oracle has not are written here by a TF1 Saver in a gra
 import json
 import shutil
 import warnings
-import weakref
 
 import keras
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert_lab import checkpoint, names
-from keras_bert_lab.checkpoint import load, open_checkpoint
+from keras_bert_lab.checkpoint import convert, load, open_checkpoint
 from keras_bert_lab.encoder import encode, encoder, mlm_logits, nsp_logits
 from keras_bert_lab.errors import UserError
 from keras_bert_lab.testing import tiny_config, tiny_vocabulary
@@ -496,12 +495,17 @@ def test_only_a_pickle_is_there_and_said(shared):
     assert "pytorch_model.bin lies there too" in str(open_checkpoint(shared("oracle/hf")).audit())
 
 
+def huggingface_style(tensors):
+    """All tensors as transformers' BertForPreTraining stores them, without copies."""
+    theirs, ours = names.foreign_names("huggingface", 2), names.foreign_names("bert", 2)
+    return {theirs[n]: np.ascontiguousarray(names.from_ours(tensors[b], names.layout("huggingface", n), 2))
+            for n, b in ours.items() if b in tensors}  # fmt: skip
+
+
 def test_an_untied_decoder_is_no_bert(tmp_path, config, tensors):
     from safetensors.numpy import save_file
 
-    theirs, ours = names.foreign_names("huggingface", 2), names.foreign_names("bert", 2)
-    style = {theirs[n]: np.ascontiguousarray(names.from_ours(tensors[b], names.layout("huggingface", n), 2))
-             for n, b in ours.items() if b in tensors}  # fmt: skip
+    style = huggingface_style(tensors)
     table = style["bert.embeddings.word_embeddings.weight"]
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict("huggingface")))
     save_file(style | {"cls.predictions.decoder.weight": table.copy()}, tmp_path / "model.safetensors")
@@ -510,6 +514,39 @@ def test_an_untied_decoder_is_no_bert(tmp_path, config, tensors):
     with pytest.raises(UserError, match=r"cls.predictions.decoder.weight: differs from"):
         load(pretraining(config), tmp_path)
     load(encoder(config), tmp_path)  # where nobody decodes, it does not matter
+
+
+@pytest.mark.parametrize("said", [False, None])
+def test_a_config_that_says_untied(tmp_path, config, tensors, said):
+    """Numbers count: an equal copy is a tied network; without a copy the decoder is missing, not the table."""
+    from safetensors.numpy import save_file
+
+    style, folder = huggingface_style(tensors), tmp_path / "in"
+    folder.mkdir()
+    table, decoder = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+    values = config.to_dict("huggingface") | {"tie_word_embeddings": said}
+    (folder / "config.json").write_text(json.dumps(values))
+
+    save_file(style | {decoder: style[table].copy()}, folder / "model.safetensors")
+    audit = load(pretraining(config), folder)
+    assert [note for note in audit.notes if f"tie_word_embeddings is false, but {decoder} equals {table}" in note]
+    convert(folder, tmp_path / "again", "huggingface")
+    written = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert written["tie_word_embeddings"] is True  # the table is stored once: transformers must not start another
+    load(pretraining(config), tmp_path / "again")
+
+    save_file(style, folder / "model.safetensors")
+    for attempt in (lambda: load(pretraining(config), folder), lambda: convert(folder, tmp_path / "x", "bert")):
+        with pytest.raises(UserError, match=r"word_embeddings.weight: is the only one of token table and decoder"):
+            attempt()
+    assert not load(encoder(config), folder).notes  # nobody decodes
+
+    style[decoder] = style.pop(table)  # the decoder's name must not stand in for the table, not even here
+    save_file(style, folder / "model.safetensors")
+    with pytest.raises(UserError, match="decoder.weight: is the only one"):
+        load(encoder(config), folder)
+    (folder / "config.json").write_text(json.dumps(config.to_dict("huggingface")))
+    assert load(pretraining(config), folder).counts == "46 used"
 
 
 def test_hdf5_that_points_elsewhere(tmp_path):
@@ -620,19 +657,11 @@ def test_format_is_recognised_and_can_be_said(tf1, shared, tmp_path):
 # ------------------------------------------------------------------------------------------------------- memory
 
 
-def test_one_tensor_at_a_time(tf1, config):
-    source, alive = open_checkpoint(tf1 / "slots"), []
-    read = source.reader.read
-
-    def watched(key):
-        assert not [ref for ref in alive if ref() is not None], "the tensor before is still held"
-        array = read(key).copy()
-        alive.append(weakref.ref(array))
-        return array
-
-    source.reader.read = watched
+def test_one_tensor_at_a_time(tf1, config, one_at_a_time):
+    source = open_checkpoint(tf1 / "slots")
+    read = one_at_a_time(source)
     load(pretraining(config), source)
-    assert len(alive) == 46  # and the slots are never read
+    assert len(read) == 46  # and the slots are never read
 
 
 def test_fingerprint(tf1):
