@@ -503,10 +503,11 @@ def compile(model: Model, head: Any, recipe: Recipe, steps: int) -> None:
         steps: number of updates in the whole training (the learning rate is 0 after the last).
     """
     metrics = {name: list(found) for name, found in head.metrics().items() if found}
-    # Keras wants an entry for every output, in the model's order
+    losses = head.losses()
+    # Keras wants an entry for every output with targets, in the model's order
     names = list(model.output) if isinstance(model.output, dict) else model.output_names
-    watched = {name: metrics.get(name, []) for name in names} if metrics else None
-    model.compile(optimizer(recipe, steps), head.losses(), metrics=watched, accumulate=recipe.accumulate)
+    watched = {name: metrics.get(name, []) for name in names if name in losses} if metrics else None
+    model.compile(optimizer(recipe, steps), losses, metrics=watched, accumulate=recipe.accumulate)
 
 
 def freeze(model: keras.Model, spec: str | int = "none") -> list[str]:
