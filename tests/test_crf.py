@@ -251,7 +251,7 @@ def test_the_layer_learns_and_is_saved(tmp_path):
     y = np.tile(np.arange(7) % 3, (16, 1)).astype(np.int32)  # 0 1 2 0 1 2 0
     w = np.ones_like(y, np.float32)
     y[:, 6], w[3:, 5] = -100, 0
-    metrics = {"table": [], "tags": [Accuracy()]}
+    metrics = {"tags": [Accuracy()]}
     model.compile(keras.optimizers.Adam(0.3), {"tags": crf.CrfLoss("table")}, metrics=metrics, accumulate=2)
     losses = model.fit(x, {"tags": y}, sample_weight={"tags": w}, epochs=25, verbose=0).history["loss"]
     assert losses[0] == pytest.approx(np.log(3), abs=1e-5) and losses[-1] < 0.05
