@@ -213,18 +213,19 @@ def _all_spans(
         # score[i, s, k]: from piece s to piece s + k
         score = start[:, :, None] + np.lib.stride_tricks.sliding_window_view(end, span, axis=1)
         flat = score.reshape(len(part), -1)
-        least = -np.inf
+        wanted = flat > -np.inf
         if n_best < flat.shape[1]:
-            least = np.partition(flat, flat.shape[1] - n_best, axis=1)[:, flat.shape[1] - n_best, None]
-        i, place = np.nonzero((flat >= least) & (flat > -np.inf))
-        found.append((part[0] + i, place // span, place // span + place % span, flat[i, place]))
-    row, first, last, score = (np.concatenate([f[k] for f in found]) if found else np.zeros(0, int) for k in range(4))
-    question = windows.example[row].astype(np.int64)
-    order = np.lexsort((last, first, row, -score, question))
+            wanted &= flat >= np.partition(flat, flat.shape[1] - n_best, axis=1)[:, flat.shape[1] - n_best, None]
+        of, place = np.nonzero(wanted)
+        found.append((part[0] + of, place // span, place // span + place % span, flat[of, place]))
+    every = [np.concatenate([f[k] for f in found]) if found else np.zeros(0, int) for k in range(4)]
+    rows, first, last, scores = every
+    question = windows.example[rows].astype(np.int64)
+    order = np.lexsort((last, first, rows, -scores, question))
     splits = np.searchsorted(question[order], np.arange(questions + 1))
     for opens, closes in pairwise(splits):
         mine = order[opens : min(closes, opens + n_best)]
-        yield row[mine], first[mine], last[mine], score[mine]
+        yield rows[mine], first[mine], last[mine], scores[mine]
 
 
 def _original_spans(

@@ -142,8 +142,7 @@ class AdamW(keras.optimizers.AdamW):
         if self._clips:
             rest = [(g * tf.cast(factor, g.dtype), v) for g, v in rest]
         if rest:
-            grads, trainable_variables = zip(*rest, strict=True)
-            super()._backend_update_step(list(grads), list(trainable_variables), (rate, *powers))
+            super()._backend_update_step([g for g, _ in rest], [v for _, v in rest], (rate, *powers))
 
     def _compiles(self, variable: Any) -> bool:
         """Whether XLA updates this variable: a large float32 one, on one CPU. Elsewhere there is less to win."""

@@ -123,7 +123,7 @@ def wide(character: str) -> bool:
 
 
 def align(
-    entities: Iterable[Span], starts: Sequence[int], ends: Sequence[int]
+    entities: Iterable[Span], starts: Sequence[int] | np.ndarray, ends: Sequence[int] | np.ndarray
 ) -> tuple[list[Span], list[tuple[Span, str]]]:
     """Entities in characters -> entities in words.
 

@@ -357,7 +357,7 @@ def cut(
 def _laid(parts: list[tuple[Pieces, Cuts]], dropped: np.ndarray, *, cls_id: int, sep_id: int, pad_id: int) -> Windows:
     """Rows of [CLS] and, for every part, its stretch and [SEP]; the parts' token types are 0, 1."""
     cuts = parts[-1][1]
-    lengths = 1 + sum(part.length + 1 for _, part in parts)
+    lengths = 1 + len(parts) + np.sum([part.length for _, part in parts], axis=0)
     splits = _splits(lengths)
     ids = np.full(splits[-1], sep_id, np.int32)
     starts, ends = np.full_like(ids, -1), np.full_like(ids, -1)

@@ -41,7 +41,9 @@ class Words:
         return Words(
             Pieces.concat(p.pieces for p in parts),
             np.concatenate([p.word + n for p, n in zip(parts, counts, strict=False)]),
-            *(np.concatenate([getattr(p, name) for p in parts]) for name in ("first", "starts", "ends")),
+            np.concatenate([p.first for p in parts]),
+            np.concatenate([p.starts for p in parts]),
+            np.concatenate([p.ends for p in parts]),
             _splits(np.concatenate([np.diff(p.splits) for p in parts])),
         )
 
