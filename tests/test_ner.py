@@ -306,6 +306,7 @@ def test_entities_in_characters_are_scored_by_characters():
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_from_file_to_file_through_a_saved_task(tmp_path):
     rows = [("good", "film", "X"), ("bad", "book", "Y"), ("fine", "hotel", "X"), ("dull", "staff", "Y")]
     train = tmp_path / "train.txt"

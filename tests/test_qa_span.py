@@ -420,6 +420,7 @@ def test_the_threshold_is_tuned_on_the_dev_set(trained):
     assert QaSpan(impossible=False).tuned(EXAMPLES, windows, logits) == QaSpan(impossible=False)
 
 
+@pytest.mark.slow
 def test_the_exported_model_answers_long_contexts(trained, tmp_path):
     _, task = trained
     pairs = [(e.text, e.pair) for e in EXAMPLES] + [("what was bad", f"{LONG}. " * 9)]
@@ -431,6 +432,7 @@ def test_the_exported_model_answers_long_contexts(trained, tmp_path):
     assert [t.decode() for t in got["text"].numpy()] == [a["text"] for a in task.predict(pairs)]
 
 
+@pytest.mark.slow
 def test_an_answerer_leaves_in_hugging_faces_form_and_in_the_originals(trained, tmp_path):
     folder, task = trained
     pairs = [(e.text, e.pair) for e in EXAMPLES]

@@ -152,6 +152,7 @@ def test_target_is_the_standardised_answer():
     assert head.target({"logits": tf.constant([[2.0], [-1.0]])}).numpy().tolist() == [2, -1]
 
 
+@pytest.mark.slow
 def test_a_trained_task_answers_in_dollars(tmp_path):
     prices = {"good": 900_000, "fine": 700_000, "so": 500_000, "bad": 100_000}
     rows = [f"{w} {noun}\t{price}\n" for w, price in prices.items() for noun in ("film", "food", "day", "book")]

@@ -38,6 +38,7 @@ def test_train_says_what_it_did(place):
     assert any("learning_rate" in line for line in logged)
 
 
+@pytest.mark.slow
 def test_evaluate_predict_export_agree(place):
     done = call("evaluate", "--task=my-task", f"--data={REVIEWS}/test.tsv", "--json=scores.json", cwd=place)
     assert done.returncode == 0, done.stderr
