@@ -229,21 +229,15 @@ class QaSpan(Head):
         Raises:
             UserError: no example has gold; with ``bad_rows="error"``, damaged ones.
         """
-        said: list[Mapping[str, Any]] = []
         questions: list[squad.Question] = []
         predictions: dict[str, str] = {}
         odds: dict[str, float] = {}
 
-        def golds() -> Iterator[Example]:
-            for example, answer in zip(examples, answers, strict=True):
-                said[:] = [answer]  # ``usable`` hands an example on before it asks for the next
-                yield example
-
-        for example in self.usable(golds()):
+        for example, answer in self.scorable(examples, answers):
             number = str(len(questions))  # ids may be absent, or given twice
             questions.append(dataclasses.replace(_question(example), id=number, question="", context=""))
-            predictions[number] = said[0]["text"]
-            odds[number] = 1e9 if said[0]["null_odds"] is None else said[0]["null_odds"]
+            predictions[number] = answer["text"]
+            odds[number] = 1e9 if answer["null_odds"] is None else answer["null_odds"]
         if not questions:
             raise UserError("scores", "there is no question with a gold answer", "evaluate a file with answers")
         script = self._script()
